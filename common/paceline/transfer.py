@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offsets and credit of one bulk transfer. Pure: holds no bytes, knows no link.
+
+The receiver grants bytes, the sender never exceeds them; offsets make a chunk repeatable. `Sender` says which piece may go
+next, `Receiver` whether a piece may enter and when to grant more.
+"""
+
+from __future__ import annotations
+
+from paceline.errors import RemoteProtocolError
+from paceline.wire import CHUNK_CEILING, CHUNK_FLOOR
+
+
+class Sender:
+    """Pieces of `size` bytes, at most `chunk` each, never past what was granted."""
+
+    def __init__(self, size: int, chunk: int, credit: int) -> None:
+        self.size = size
+        self._chunk = max(CHUNK_FLOOR, min(chunk, CHUNK_CEILING))
+        self._sent = 0
+        self._upto = min(size, credit)
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """Return (begin, end) of all pieces that may go now; they count as sent."""
+        out = []
+        while self._sent < self._upto:
+            end = min(self._sent + self._chunk, self._upto)
+            out.append((self._sent, end))
+            self._sent = end
+        return out
+
+    def granted(self, have: int, upto: int) -> None:
+        """Take a CREDIT. Raises RemoteProtocolError when it names bytes that were never sent or lie outside."""
+        if have > self._sent or upto > self.size or upto < have:
+            raise RemoteProtocolError(f"credit {have}..{upto} of {self.size} bytes, {self._sent} were sent")
+        self._upto = max(self._upto, upto)
+
+    @property
+    def done(self) -> bool:
+        """All bytes were sent (not: have arrived)."""
+        return self._sent >= self.size
+
+
+class Receiver:
+    """In-order pieces into a buffer of `size` bytes that the caller made from its own knowledge, never from a message."""
+
+    def __init__(self, size: int, credit: int) -> None:
+        self.size = size
+        self.have = 0
+        self._window = credit
+        self._granted = min(size, credit)
+
+    def take(self, offset: int, nbytes: int) -> None:
+        """Let a piece enter. Raises RemoteProtocolError when it is out of order, empty, or beyond size or credit."""
+        if nbytes == 0 or offset != self.have or offset + nbytes > self._granted:
+            raise RemoteProtocolError(
+                f"chunk {offset}+{nbytes}: expected offset {self.have}, at most up to {self._granted} of {self.size}"
+            )
+        self.have += nbytes
+
+    def grant(self) -> int | None:
+        """Return the new limit to announce once half of the window is used up, else None."""
+        if self._granted < self.size and self._granted - self.have <= self._window // 2:
+            self._granted = min(self.size, self.have + self._window)
+            return self._granted
+        return None
+
+    @property
+    def done(self) -> bool:
+        """All bytes are here."""
+        return self.have >= self.size

@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages <-> header bytes. Pure: knows no socket, clock, thread or state; tensors never pass through here.
+
+A message on the link is two frames: a msgpack map of at most HEADER_BYTES (this module) and a payload of raw bytes, empty
+for all messages but Chunk. Every field is checked on the way in (type, range, length, finiteness) and on the way out, so the
+code behind it may trust what it gets. docs/PROTOCOL.md lists the messages and the rules, each with its test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgpack
+
+from paceline.errors import LocalProtocolError, RemoteProtocolError
+
+PROTOCOL = 1  # raised when an old peer could misunderstand a new one
+HEADER_BYTES = 4096  # a cap on what is decoded: a megabyte of empty maps would become a million dicts
+CHUNK_FLOOR = 1 << 15
+CHUNK_START = 1 << 18  # slow links need small chunks; 64 KiB costs 2.6x in throughput
+CHUNK_CEILING = 1 << 20  # nothing is gained above, and above 32 MiB each frame is a fresh mapping
+MAX_FRAME = CHUNK_CEILING + 8192  # the sockets' limit: largest chunk, header and 33 bytes of CURVE
+TEXT_BYTES = 512
+OPTIONS_BYTES = 2048
+MAX_RANGES = 64
+MAX_INT = (1 << 63) - 1
+
+Range = tuple[int, int, int]  # (epoch, begin, end): positions begin..end-1 of the epoch's permutation
+
+
+@dataclass(frozen=True)
+class Message:
+    """What all messages share: `session` is the nonce the agent chose for this life of its connection."""
+
+    kind: ClassVar[str] = ""
+    session: int
+
+
+# Agent to host ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """First message of a session. `machine` tells two boards apart that share one key file."""
+
+    kind = "hello"
+    proto_min: int
+    proto_max: int
+    agent_version: str
+    machine: str
+    chunk_max: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Ready(Message):
+    """The trainer holds model and data. HELLO is not READY: only ready boards get work (DECISIONS 47)."""
+
+    kind = "ready"
+    run: str
+    manifest_sha256: str
+    model_bytes: int
+    samples: int
+    data_label: str
+    trainer_pid: int
+    energy_source: str
+    energy_known: bool
+
+
+@dataclass(frozen=True)
+class Taken(Message):
+    """ASSIGN arrived and is being obeyed."""
+
+    kind = "taken"
+    lease: int
+
+
+@dataclass(frozen=True)
+class Ping(Message):
+    """Sign of life. `samples` is the progress of the work under `lease` (0: none)."""
+
+    kind = "ping"
+    lease: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Result(Message):
+    """A slice is done; the update follows as chunks, then COMMIT."""
+
+    kind = "result"
+    run: str
+    round: int
+    slice: int
+    attempt: int
+    lease: int
+    samples: int
+    steps: int
+    compute_us: int
+    overruns: int
+    late_us: int
+    base_sha256: str
+    update_bytes: int
+
+
+@dataclass(frozen=True)
+class Commit(Message):
+    """The upload is complete. The energy of the compute window is None when unknown, never 0."""
+
+    kind = "commit"
+    lease: int
+    update_sha256: str
+    compute_uj: int | None
+    bound_uj: int | None
+    energy_source: str
+    energy_flags: int
+
+
+@dataclass(frozen=True)
+class Failed(Message):
+    """The work under `lease` (0: loading) ended without a result."""
+
+    kind = "failed"
+    lease: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Energy(Message):
+    """Cumulative five-way split since run start, as of the end of `round` (DECISIONS 29). None: unknown."""
+
+    kind = "energy"
+    run: str
+    round: int
+    compute_uj: int | None
+    wait_uj: int | None
+    transfer_uj: int | None
+    wasted_uj: int | None
+    other_uj: int | None
+    total_uj: int | None
+    bound_uj: int | None
+    span_us: int
+    covered_us: int
+    source: str
+    flags: int
+
+
+# Both ways ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chunk(Message):
+    """A piece of the model (to the board) or of the update (to the host); the bytes are the payload frame."""
+
+    kind = "chunk"
+    lease: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Credit(Message):
+    """The receiver of a transfer holds `have` bytes and allows sending up to offset `upto`."""
+
+    kind = "credit"
+    lease: int
+    have: int
+    upto: int
+
+
+@dataclass(frozen=True)
+class Bye(Message):
+    """Orderly end of a session, from either side."""
+
+    kind = "bye"
+    reason: str
+
+
+# Host to agent ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Welcome(Message):
+    """Answer to HELLO: what this session uses. Agents obey the highest host epoch they have seen."""
+
+    kind = "welcome"
+    proto: int
+    host_epoch: int
+    chunk_bytes: int
+    credit_bytes: int
+    heartbeat_s: float
+    patience_s: float
+
+
+@dataclass(frozen=True)
+class Reject(Message):
+    """The host will not work with this session; `text` says what to do. Codes: version, fenced, manifest, energy, ended."""
+
+    kind = "reject"
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Load(Message):
+    """Prepare a trainer. `options` is a JSON object of the task's options; the data folder is the board's own."""
+
+    kind = "load"
+    run: str
+    regime: str
+    task: str
+    options: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Begin(Message):
+    """The run has begun: open the energy window (DECISIONS 29)."""
+
+    kind = "begin"
+    run: str
+
+
+@dataclass(frozen=True)
+class Assign(Message):
+    """A lease on one slice. `base_bytes` 0: the board already holds the model named by `base_sha256`."""
+
+    kind = "assign"
+    run: str
+    round: int
+    slice: int
+    attempt: int
+    lease: int
+    lease_s: float
+    batch: int
+    ranges: tuple[Range, ...]
+    base_sha256: str
+    base_bytes: int
+
+
+@dataclass(frozen=True)
+class Pong(Message):
+    """Answer to PING; renews the lease for `lease_s` more seconds (0: there is no such lease any more)."""
+
+    kind = "pong"
+    lease: int
+    lease_s: float
+
+
+@dataclass(frozen=True)
+class Cancel(Message):
+    """Stop the work under `lease` and forget it; its joules are wasted."""
+
+    kind = "cancel"
+    lease: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Answer(Message):
+    """Verdict on a result: accepted (it is on the host's disk), duplicate, stale, rejected, retry."""
+
+    kind = "answer"
+    lease: int
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RoundClosed(Message):
+    """The last contribution of `round` was accepted: waiting ends here; answer with ENERGY."""
+
+    kind = "round_closed"
+    run: str
+    round: int
+
+
+@dataclass(frozen=True)
+class End(Message):
+    """The run is over: close the energy window, answer with ENERGY of `round`."""
+
+    kind = "end"
+    run: str
+    round: int
+    reason: str
+
+
+VERDICTS = ("accepted", "duplicate", "stale", "rejected", "retry")
+FROM_AGENT: tuple[type[Message], ...] = (Hello, Ready, Taken, Ping, Result, Chunk, Credit, Commit, Failed, Energy, Bye)
+FROM_HOST: tuple[type[Message], ...] = (
+    Welcome, Reject, Load, Begin, Assign, Chunk, Credit, Pong, Cancel, Answer, RoundClosed, End, Bye,
+)  # fmt: skip
+
+# Field checks -------------------------------------------------------------------------------------------------------
+
+_LONG_TEXT = {"options": OPTIONS_BYTES}
+_Check = Callable[[Any], bool]
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_INT
+
+
+def _is_nonce(value: Any) -> bool:
+    return type(value) is int and 0 < value < 1 << 64
+
+
+def _is_float(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value) and value >= 0.0
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_ranges(value: Any) -> bool:
+    return (
+        type(value) in (list, tuple)
+        and len(value) <= MAX_RANGES
+        and all(type(r) in (list, tuple) and len(r) == 3 and all(map(_is_int, r)) and r[1] < r[2] for r in value)
+    )
+
+
+def _optional(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+def _text(limit: int) -> _Check:
+    return lambda value: type(value) is str and len(value.encode("utf-8", "surrogatepass")) <= limit
+
+
+def _check_for(name: str, hint: Any) -> _Check:
+    if name == "session":
+        return _is_nonce
+    if hint is str:
+        return _text(_LONG_TEXT.get(name, TEXT_BYTES))
+    table: dict[Any, _Check] = {int: _is_int, float: _is_float, bool: _is_bool, int | None: _optional(_is_int)}
+    return table.get(hint, _is_ranges)
+
+
+def _fields(cls: type[Message]) -> tuple[tuple[str, _Check], ...]:
+    hints = typing.get_type_hints(cls)
+    return tuple((f.name, _check_for(f.name, hints[f.name])) for f in dataclasses.fields(cls))
+
+
+_KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (*FROM_AGENT, *FROM_HOST)}
+_FIELDS: dict[type[Message], tuple[tuple[str, _Check], ...]] = {cls: _fields(cls) for cls in _KINDS.values()}
+
+
+def encode(message: Message) -> bytes:
+    """Return the header of a message.
+
+    Raises LocalProtocolError when a field is outside its contract: the fault is on this side.
+    """
+    content: dict[str, Any] = {"kind": message.kind}
+    for name, check in _FIELDS[type(message)]:
+        value = getattr(message, name)
+        if not check(value):
+            raise LocalProtocolError(f"{message.kind}.{name} is outside its contract: {value!r}")
+        content[name] = value
+    header: bytes = msgpack.packb(content)
+    if len(header) > HEADER_BYTES:
+        raise LocalProtocolError(f"{message.kind} needs {len(header)} bytes, the limit is {HEADER_BYTES}")
+    return header
+
+
+def decode(header: bytes | memoryview, allowed: tuple[type[Message], ...]) -> Message:
+    """Return the message of a header, one of `allowed`.
+
+    Raises RemoteProtocolError for anything else: size, encoding, kind, missing or unknown fields, bad values.
+    """
+    if len(header) > HEADER_BYTES:
+        raise RemoteProtocolError(f"header of {len(header)} bytes, the limit is {HEADER_BYTES}")
+    try:
+        content = msgpack.unpackb(header, raw=False, strict_map_key=True, use_list=True, ext_hook=_no_ext)
+    except Exception as error:  # msgpack raises many kinds; each means the same here
+        raise RemoteProtocolError(f"header is not msgpack: {type(error).__name__}") from None
+    if type(content) is not dict:
+        raise RemoteProtocolError("header is not a map")
+    kind = content.pop("kind", None)
+    cls = _KINDS.get(kind) if type(kind) is str else None
+    if cls is None or cls not in allowed:
+        raise RemoteProtocolError(f"unexpected message kind {kind!r:.40}")
+    fields = _FIELDS[cls]
+    if len(content) != len(fields):
+        raise RemoteProtocolError(f"{kind} has {len(content)} fields, expected {len(fields)}")
+    values = []
+    for name, check in fields:
+        value = content.get(name, _MISSING)
+        if not check(value):
+            raise RemoteProtocolError(f"{kind}.{name} is missing or outside its contract: {value!r:.60}")
+        values.append(tuple(map(tuple, value)) if type(value) is list else value)
+    return cls(*values)
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "missing"
+
+
+_MISSING = _Missing()
+
+
+def _no_ext(code: int, data: bytes) -> Any:
+    raise ValueError("extension types are not part of the protocol")
