@@ -263,7 +263,7 @@ class Cancel(Message):
 
 @dataclass(frozen=True)
 class Answer(Message):
-    """Verdict on a result: accepted (it is on the host's disk), duplicate, stale, rejected, retry."""
+    """Verdict on a result: accepted (it is on the host's disk), duplicate, stale or rejected."""
 
     kind = "answer"
     lease: int
@@ -290,7 +290,7 @@ class End(Message):
     reason: str
 
 
-VERDICTS = ("accepted", "duplicate", "stale", "rejected", "retry")
+VERDICTS = ("accepted", "duplicate", "stale", "rejected")
 FROM_AGENT: tuple[type[Message], ...] = (Hello, Ready, Taken, Ping, Result, Chunk, Credit, Commit, Failed, Energy, Bye)
 FROM_HOST: tuple[type[Message], ...] = (
     Welcome, Reject, Load, Begin, Assign, Chunk, Credit, Pong, Cancel, Answer, RoundClosed, End, Bye,

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's end of the link: one DEALER and its monitor. The only module of the agent that knows zmq.
+
+No ZMTP heartbeats here (a connecting socket that has them can abort the process), no routing id, no limit on the receive
+side (credit bounds it): docs/PROTOCOL.md has the reasons. One thread may use an AgentLink.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from paceline.errors import KeyFileError, LinkError
+from paceline.keys import KeyPair, fingerprint
+from paceline.wire import MAX_FRAME
+
+COPY_BELOW = 1 << 18
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One message from the host; views on memory that zmq owns until they are dropped."""
+
+    header: memoryview
+    payload: memoryview
+
+
+def new_pair() -> KeyPair:
+    """Return a fresh CURVE pair. Raises KeyFileError when libzmq was built without CURVE."""
+    if not zmq.has("curve"):
+        raise KeyFileError("this libzmq has no CURVE, and paceline never talks in the clear; install pyzmq's wheel")
+    public, secret = zmq.curve_keypair()
+    return KeyPair(public.decode("ascii"), secret.decode("ascii"))
+
+
+class AgentLink:
+    """Connects to `endpoint`, whose key must be `host_key`. `trouble` says in words why no handshake succeeded yet."""
+
+    def __init__(self, endpoint: str, keys: KeyPair, host_key: str) -> None:
+        self._endpoint = endpoint
+        self._keys = keys
+        self._host_key = host_key
+        self.trouble = "the host has not answered the connection attempt"
+        self._context = zmq.Context()
+        self._context.linger = 0
+        self._poller = zmq.Poller()
+        self._open()
+
+    def watch(self, descriptor: int) -> None:
+        """Let `poll` end when `descriptor` becomes readable."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Forget a descriptor, before it is closed."""
+        with suppress(KeyError):
+            self._poller.unregister(descriptor)
+
+    def poll(self, timeout_s: float) -> set[int]:
+        """Wait for a message, a descriptor or the timeout; return the readable descriptors."""
+        ready = set()
+        for source, _ in self._poller.poll(max(0, int(timeout_s * 1000 + 0.999))):
+            if source is self._watch_socket:
+                self._listen()
+            elif isinstance(source, int):
+                ready.add(source)
+        return ready
+
+    def receive(self, limit: int = 64) -> Iterator[Arrival]:
+        """Yield what has arrived, at most `limit` messages, without waiting."""
+        for _ in range(limit):
+            try:
+                frames = [self._socket.recv(zmq.DONTWAIT, copy=False)]
+            except zmq.Again:
+                return
+            while frames[-1].more:
+                frames.append(self._socket.recv(zmq.DONTWAIT, copy=False))
+            if len(frames) == 2:
+                yield Arrival(frames[0].buffer, frames[1].buffer)
+
+    def send(self, header: bytes, payload: memoryview | bytes = b"") -> bool:
+        """Send without waiting; False: not connected, or the pipe is full."""
+        try:
+            self._socket.send(header, zmq.DONTWAIT | zmq.SNDMORE)
+            self._socket.send(payload, zmq.DONTWAIT, copy=len(payload) < COPY_BELOW)
+        except zmq.Again:
+            return False
+        return True
+
+    def reconnect(self) -> None:
+        """Throw the socket away and begin anew: drops whatever is queued, resolves the name again."""
+        self._close_socket()
+        self._open()
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close; a goodbye gets `linger_s` to leave."""
+        self._close_socket(int(linger_s * 1000))
+        self._context.term()
+
+    def _open(self) -> None:
+        self._socket = _dealer(self._context, self._keys, self._host_key)
+        self._watch_socket = self._socket.get_monitor_socket(
+            zmq.EVENT_CONNECTED
+            | zmq.EVENT_CONNECT_RETRIED
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        )
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._watch_socket, zmq.POLLIN)
+        self._shaking = False
+        try:
+            self._socket.connect(self._endpoint)
+        except zmq.ZMQError as error:
+            raise LinkError(f"cannot connect to {self._endpoint}: {error.strerror}; expected tcp://ADDRESS:PORT") from None
+
+    def _close_socket(self, linger_ms: int = 0) -> None:
+        self._poller.unregister(self._socket)
+        self._poller.unregister(self._watch_socket)
+        self._socket.disable_monitor()
+        self._watch_socket.close(linger=0)
+        self._socket.close(linger=linger_ms)
+
+    def _listen(self) -> None:
+        """Turn monitor events into `trouble`: libzmq itself retries for ever and says nothing."""
+        with suppress(zmq.Again):
+            while True:
+                kind = parse_monitor_message(self._watch_socket.recv_multipart(zmq.DONTWAIT))["event"]
+                if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._shaking, self.trouble = False, ""
+                elif kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                    self._shaking = False
+                    self.trouble = (
+                        f"the host refused this board's key, fingerprint {fingerprint(self._keys.public)}; "
+                        f"put this board's .pub file, holding {self._keys.public}, into the host's boards' key folder"
+                    )
+                elif kind == zmq.EVENT_CONNECTED:
+                    self._shaking = True
+                elif kind == zmq.EVENT_CONNECT_RETRIED and not self._shaking:
+                    self.trouble = self.trouble or f"nothing listens at {self._endpoint}"
+                elif self._shaking:  # closed in mid-handshake
+                    self._shaking = False
+                    self.trouble = (
+                        "the host ended the CURVE handshake: host_public_key in agent.toml is probably not that host's "
+                        f"key (configured: fingerprint {fingerprint(self._host_key)})"
+                    )
+
+
+def _dealer(context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, host_key: str) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.DEALER)
+    socket.immediate = 1
+    socket.maxmsgsize = MAX_FRAME
+    socket.sndhwm = 64
+    socket.rcvhwm = 0
+    socket.handshake_ivl = 10_000
+    socket.connect_timeout = 10_000
+    socket.reconnect_ivl = random.randint(500, 1500)
+    socket.reconnect_ivl_max = 30_000
+    socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 60
+    socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 10, 3
+    socket.tcp_maxrt = 30_000
+    socket.curve_serverkey = host_key.encode()
+    socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()
+    return socket

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent does and when. Pure: events in, actions out, time is an argument; a driver or a simulator executes them.
+
+The machine knows no socket, process, file or meter. It obeys one host, holds at most one lease, and says of every second
+what it was spent on (`Mark`), so that the ledger's five categories add up to one contiguous window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.errors import RemoteProtocolError
+from paceline.session import Session, State
+from paceline.transfer import Receiver, Sender
+from paceline.wire import (
+    PROTOCOL, Answer, Assign, Begin, Bye, Cancel, Chunk, Commit, Credit, End, Energy, Failed, Hello, Load, Message,
+    Ping, Pong, Range, Ready, Reject, Result, RoundClosed, Taken, Welcome,
+)  # fmt: skip
+
+GREETING_S = 10.0  # patience before the host has told its own
+TRAINER_LIVES = 3  # a trainer that dies more often than this within a run is not started again
+
+# Events -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message of the host, with the payload's length (the driver holds the bytes until the actions are done)."""
+
+    header: bytes | memoryview
+    payload_bytes: int
+
+
+@dataclass(frozen=True)
+class TrainerReady:
+    """The trainer holds model and data."""
+
+    manifest_sha256: str
+    model_bytes: int
+    samples: int
+    data_label: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class TrainerGone:
+    """The trainer's process ended, or could not be started."""
+
+    detail: str
+
+
+@dataclass(frozen=True)
+class BaseReady:
+    """The base model is in place; `matches`: its hash is the one that ASSIGN named."""
+
+    lease: int
+    matches: bool
+
+
+@dataclass(frozen=True)
+class WorkEdge:
+    """The trainer began or ended computing, by its own monotonic clock."""
+
+    lease: int
+    begin: bool
+    t_us: int
+
+
+@dataclass(frozen=True)
+class WorkProgress:
+    """Samples done so far under a lease."""
+
+    lease: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """The update is complete."""
+
+    lease: int
+    samples: int
+    steps: int
+    compute_us: int
+    overruns: int
+    late_us: int
+    update_sha256: str
+
+
+@dataclass(frozen=True)
+class WorkFailed:
+    """The trainer gave up on a lease (0: on loading) and lives on."""
+
+    lease: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Energy of a lease's compute window; None is unknown."""
+
+    lease: int
+    energy_uj: int | None
+    bound_uj: int | None
+    source: str
+    flags: int
+
+
+@dataclass(frozen=True)
+class SplitMeasured:
+    """The cumulative split as of the end of a round, ready to travel (its session is filled in here)."""
+
+    energy: Energy
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Received | TrainerReady | TrainerGone | BaseReady | WorkEdge | WorkProgress | WorkDone | WorkFailed | Measured
+    | SplitMeasured | Tick
+)  # fmt: skip
+
+# Actions ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a header; `piece` names the bytes of the update that go with it."""
+
+    header: bytes
+    piece: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class StartTrainer:
+    """Have a trainer loaded with this (one that already is may serve again); answer with TrainerReady or TrainerGone."""
+
+    load: Load
+
+
+@dataclass(frozen=True)
+class StoreBase:
+    """Put the event's payload at `offset` of the base model; when `sha256` is given it was the last: answer BaseReady."""
+
+    lease: int
+    offset: int
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class StartWork:
+    """Let the trainer work."""
+
+    lease: int
+    round: int
+    ranges: tuple[Range, ...]
+    batch: int
+
+
+@dataclass(frozen=True)
+class StopWork:
+    """Let the trainer forget a lease."""
+
+    lease: int
+
+
+@dataclass(frozen=True)
+class OpenWindow:
+    """Open the energy window of a run."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """From `t_us` on (None: now) time is spent on `category`, computing for `lease`."""
+
+    category: str
+    t_us: int | None = None
+    lease: int = 0
+
+
+@dataclass(frozen=True)
+class Void:
+    """What was computed under this lease is wasted."""
+
+    lease: int
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Answer with Measured for the compute window of a lease."""
+
+    lease: int
+
+
+@dataclass(frozen=True)
+class MeasureSplit:
+    """Answer with SplitMeasured, as of now."""
+
+    run: str
+    round: int
+
+
+@dataclass(frozen=True)
+class Reconnect:
+    """Throw the connection away, call `restart` once there is a new one."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The agent cannot go on: code as in the list of refusals (`fenced`, `version`, ...)."""
+
+    code: str
+    text: str
+
+
+Action = (
+    Send | StartTrainer | StoreBase | StartWork | StopWork | OpenWindow | Mark | Void | Measure | MeasureSplit
+    | Reconnect | Exit
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What HELLO and READY say of this board."""
+
+    version: str
+    machine: str
+    pid: int
+    chunk_max: int
+    energy_source: str
+    energy_known: bool
+
+
+class AgentMachine:
+    """One board's protocol. Call `restart` for the opening actions of each connection, then `step` for every event."""
+
+    def __init__(self, identity: Identity, new_nonce: Callable[[], int]) -> None:
+        self._identity = identity
+        self._new_nonce = new_nonce
+        self._host_epoch = 0
+        self._load: Load | None = None
+        self._ready: TrainerReady | None = None
+        self._trainer_lives = 0
+        self._heartbeat_s = 2.0
+        self._chunk_bytes = self._credit_bytes = 0
+        self._window_open = False
+        self._drop_work()
+        self._out: list[Action] = []
+
+    def restart(self, now_s: float) -> list[Action]:
+        """Begin a session: what ran under the old one is void."""
+        self._out = []
+        if self._assign is not None:
+            self._forget_work(stop=True)
+        me = self._identity
+        self._session = Session(self._new_nonce(), is_host=False, patience_s=GREETING_S, now_s=now_s)
+        self._ready = None
+        self._say(
+            Hello(self._session.nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid), now_s
+        )
+        return self._out
+
+    def step(self, event: Event, now_s: float) -> list[Action]:
+        """Return what to do about an event.
+
+        Raises RemoteProtocolError when the host broke the rules: the event changed nothing.
+        """
+        self._out = []
+        self._HANDLERS[type(event)](self, event, now_s)
+        return self._out
+
+    @property
+    def state(self) -> State:
+        """Where the session stands."""
+        return self._session.state
+
+    def wake_s(self) -> float:
+        """Return when the next Tick is due."""
+        session = self._session
+        due = min(session.heard_s + session.patience_s, session.said_s + self._heartbeat_s)
+        return min(due, self._lease_end_s) if self._assign is not None else due
+
+    # Messages -------------------------------------------------------------------------------------------------------
+
+    def _received(self, event: Received, now_s: float) -> None:
+        message = self._session.receive(event.header, now_s)
+        if isinstance(message, Chunk):
+            self._chunk(message, event.payload_bytes)
+        elif event.payload_bytes:
+            raise RemoteProtocolError(f"{message.kind} with a payload")
+        else:
+            self._MESSAGES.get(type(message), AgentMachine._nothing)(self, message, now_s)
+
+    def _nothing(self, message: Message, now_s: float) -> None:
+        """The session has seen it, and that is all."""
+
+    def _welcome(self, message: Welcome, now_s: float) -> None:
+        if message.host_epoch < self._host_epoch:
+            self._out.append(Reconnect(f"an older life of the host answered (epoch {message.host_epoch})"))
+            return
+        self._host_epoch = message.host_epoch
+        self._session.patience_s = message.patience_s
+        self._heartbeat_s = message.heartbeat_s
+        self._chunk_bytes, self._credit_bytes = message.chunk_bytes, message.credit_bytes
+
+    def _reject(self, message: Reject, now_s: float) -> None:
+        self._out.append(Exit(message.code, message.text))
+
+    def _loading(self, message: Load, now_s: float) -> None:
+        self._load, self._ready, self._trainer_lives = message, None, TRAINER_LIVES
+        self._out.append(StartTrainer(message))
+
+    def _begin(self, message: Begin, now_s: float) -> None:
+        self._window_open = True
+        self._out.append(OpenWindow(message.run))
+
+    def _assigned(self, message: Assign, now_s: float) -> None:
+        if self._ready is None or (message.base_bytes not in (0, self._ready.model_bytes)):
+            raise RemoteProtocolError(f"assign names a model of {message.base_bytes} bytes")
+        self._assign, self._lease_end_s, self._samples = message, now_s + message.lease_s, 0
+        self._out.append(Mark("transfer"))
+        self._say(Taken(self._session.nonce, message.lease), now_s)
+        if message.base_bytes:
+            self._receiver = Receiver(message.base_bytes, self._credit_bytes)
+        else:
+            self._start_work()
+
+    def _chunk(self, message: Chunk, nbytes: int) -> None:
+        if self._receiver is None or self._assign is None:
+            raise RemoteProtocolError("chunk without a transfer")
+        self._receiver.take(message.offset, nbytes)
+        final = self._assign.base_sha256 if self._receiver.done else None
+        self._out.append(StoreBase(message.lease, message.offset, final))
+        upto = self._receiver.grant()
+        if upto is not None:
+            self._say(Credit(self._session.nonce, message.lease, self._receiver.have, upto), self._session.heard_s)
+
+    def _credit(self, message: Credit, now_s: float) -> None:
+        if self._sender is None:
+            raise RemoteProtocolError("credit without a transfer")
+        self._sender.granted(message.have, message.upto)
+        self._push(now_s)
+
+    def _pong(self, message: Pong, now_s: float) -> None:
+        if self._assign is not None and message.lease == self._assign.lease:
+            self._lease_end_s = now_s + message.lease_s
+
+    def _cancel(self, message: Cancel, now_s: float) -> None:
+        self._forget_work(stop=True)
+
+    def _answer(self, message: Answer, now_s: float) -> None:
+        if message.verdict not in ("accepted", "duplicate"):
+            self._out.append(Void(message.lease))
+        self._drop_work()
+        self._out.append(Mark("wait"))
+
+    def _round_closed(self, message: RoundClosed, now_s: float) -> None:
+        if self._window_open:
+            self._out += [Mark("other"), MeasureSplit(message.run, message.round)]
+
+    def _ended(self, message: End, now_s: float) -> None:
+        if self._assign is not None:
+            self._forget_work(stop=True)
+        if self._window_open:
+            self._out += [Mark("other"), MeasureSplit(message.run, message.round)]
+            self._window_open = False
+
+    def _bye(self, message: Bye, now_s: float) -> None:
+        if self._assign is not None:
+            self._forget_work(stop=True)
+        self._out.append(Reconnect(f"the host said goodbye: {message.reason}"))
+
+    # Trainer and meter ----------------------------------------------------------------------------------------------
+
+    def _trainer_ready(self, event: TrainerReady, now_s: float) -> None:
+        if self._load is None or self._session.state is not State.LOADING:
+            return
+        self._ready = event
+        me = self._identity
+        self._say(
+            Ready(
+                self._session.nonce, self._load.run, event.manifest_sha256, event.model_bytes, event.samples,
+                event.data_label, event.pid, me.energy_source, me.energy_known,
+            ),
+            now_s,
+        )  # fmt: skip
+
+    def _trainer_gone(self, event: TrainerGone, now_s: float) -> None:
+        if self._load is None or self._session.state in (State.GREETING, State.IDLE, State.CLOSED):
+            return
+        self._say(Failed(self._session.nonce, 0, "trainer-gone", event.detail[:400]), now_s)
+        if self._assign is not None:
+            self._forget_work(stop=False)
+        self._ready = None
+        self._trainer_lives -= 1
+        if self._trainer_lives > 0:
+            self._out.append(StartTrainer(self._load))
+
+    def _base_ready(self, event: BaseReady, now_s: float) -> None:
+        if self._assign is None or event.lease != self._assign.lease:
+            return
+        if event.matches:
+            self._start_work()
+        else:
+            self._say(Failed(self._session.nonce, event.lease, "base-hash", "the model arrived damaged"), now_s)
+            self._forget_work(stop=False)
+
+    def _edge(self, event: WorkEdge, now_s: float) -> None:
+        if self._assign is not None and event.lease == self._assign.lease:
+            self._out.append(Mark("compute" if event.begin else "transfer", event.t_us, event.lease))
+
+    def _progress(self, event: WorkProgress, now_s: float) -> None:
+        if self._assign is not None and event.lease == self._assign.lease:
+            self._samples = event.samples
+
+    def _done(self, event: WorkDone, now_s: float) -> None:
+        assign = self._assign
+        if assign is None or event.lease != assign.lease or self._ready is None:
+            return
+        self._samples, self._update_sha256 = event.samples, event.update_sha256
+        self._sender = Sender(self._ready.model_bytes, self._chunk_bytes, self._credit_bytes)
+        self._out.append(Measure(assign.lease))
+        self._say(
+            Result(
+                self._session.nonce, assign.run, assign.round, assign.slice, assign.attempt, assign.lease,
+                event.samples, event.steps, event.compute_us, event.overruns, event.late_us, assign.base_sha256,
+                self._ready.model_bytes,
+            ),
+            now_s,
+        )  # fmt: skip
+        self._push(now_s)
+
+    def _failed(self, event: WorkFailed, now_s: float) -> None:
+        if event.lease == 0:
+            self._trainer_gone(TrainerGone(f"{event.reason}: {event.detail}"), now_s)
+        elif self._assign is not None and event.lease == self._assign.lease:
+            self._say(Failed(self._session.nonce, event.lease, event.reason[:100], event.detail[:400]), now_s)
+            self._forget_work(stop=False)
+
+    def _measured(self, event: Measured, now_s: float) -> None:
+        if self._assign is not None and event.lease == self._assign.lease:
+            self._energy = event
+            self._push(now_s)
+
+    def _split(self, event: SplitMeasured, now_s: float) -> None:
+        if self._session.state not in (State.GREETING, State.CLOSED):
+            values = {**event.energy.__dict__, "session": self._session.nonce}
+            self._say(Energy(**values), now_s)
+
+    def _tick(self, event: Tick, now_s: float) -> None:
+        session = self._session
+        if session.silent(now_s):
+            self._out.append(Reconnect(f"no sign of life from the host for {session.patience_s:g} s"))
+            return
+        if self._assign is not None and now_s >= self._lease_end_s:
+            self._say(Failed(session.nonce, self._assign.lease, "lease-expired", "the host did not renew it"), now_s)
+            self._forget_work(stop=True)
+        if session.state not in (State.GREETING, State.CLOSED) and now_s - session.said_s >= self._heartbeat_s:
+            lease = self._assign.lease if self._assign is not None else 0
+            self._say(Ping(session.nonce, lease, self._samples if lease else 0), now_s)
+
+    # Parts ----------------------------------------------------------------------------------------------------------
+
+    def _say(self, message: Message, now_s: float) -> None:
+        self._out.append(Send(self._session.send(message, now_s)))
+
+    def _start_work(self) -> None:
+        assert self._assign is not None
+        self._receiver = None
+        self._out.append(StartWork(self._assign.lease, self._assign.round, self._assign.ranges, self._assign.batch))
+
+    def _push(self, now_s: float) -> None:
+        """Send what credit allows of the update, and COMMIT once all of it went and the joules are known."""
+        if self._sender is None or self._assign is None:
+            return
+        nonce, lease = self._session.nonce, self._assign.lease
+        for piece in self._sender.pieces():
+            self._out.append(Send(self._session.send(Chunk(nonce, lease, piece[0]), now_s), piece))
+        if self._sender.done and self._energy is not None and self._session.state is State.UPLOADING:
+            joules = self._energy
+            self._say(
+                Commit(nonce, lease, self._update_sha256, joules.energy_uj, joules.bound_uj, joules.source, joules.flags),
+                now_s,
+            )
+
+    def _forget_work(self, *, stop: bool) -> None:
+        assert self._assign is not None
+        if stop:
+            self._out.append(StopWork(self._assign.lease))
+        self._out += [Void(self._assign.lease), Mark("wait")]
+        self._drop_work()
+
+    def _drop_work(self) -> None:
+        self._assign: Assign | None = None
+        self._lease_end_s = 0.0
+        self._samples = 0
+        self._receiver: Receiver | None = None
+        self._sender: Sender | None = None
+        self._energy: Measured | None = None
+        self._update_sha256 = ""
+
+    _MESSAGES: dict[type[Message], Callable[..., None]] = {
+        Welcome: _welcome, Reject: _reject, Load: _loading, Begin: _begin, Assign: _assigned, Credit: _credit,
+        Pong: _pong, Cancel: _cancel, Answer: _answer, RoundClosed: _round_closed, End: _ended, Bye: _bye,
+    }  # fmt: skip
+    _HANDLERS: dict[type[object], Callable[..., None]] = {
+        Received: _received, TrainerReady: _trainer_ready, TrainerGone: _trainer_gone, BaseReady: _base_ready,
+        WorkEdge: _edge, WorkProgress: _progress, WorkDone: _done, WorkFailed: _failed, Measured: _measured,
+        SplitMeasured: _split, Tick: _tick,
+    }  # fmt: skip

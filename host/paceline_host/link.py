@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's end of the link: one ROUTER, its ZAP handler, its monitor. The only module of the host that knows zmq.
+
+Frames in, frames out; a peer is named by the board its authenticated key belongs to, never by anything it says. The
+presets and the reason of each option: docs/PROTOCOL.md. One thread, the one that made it, may use a HostLink.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import zmq
+import zmq.utils.z85
+from zmq.utils.monitor import parse_monitor_message
+
+from paceline.errors import KeyFileError, LinkError
+from paceline.keys import KeyPair, fingerprint
+from paceline.wire import MAX_FRAME
+
+ZAP_DOMAIN = b"agents"
+COPY_BELOW = 1 << 18  # smaller frames are cheaper copied than shared with libzmq
+SELF_TEST_S = 5.0
+_REFUSALS = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One message from a board: header and payload are views on memory that zmq owns until they are dropped."""
+
+    board: str
+    header: memoryview
+    payload: memoryview
+
+
+def new_pair() -> KeyPair:
+    """Return a fresh CURVE pair. Raises KeyFileError when libzmq was built without CURVE."""
+    if not zmq.has("curve"):
+        raise KeyFileError("this libzmq has no CURVE, and paceline never talks in the clear; install pyzmq's wheel")
+    public, secret = zmq.curve_keypair()
+    return KeyPair(public.decode("ascii"), secret.decode("ascii"))
+
+
+class HostLink:
+    """Binds `endpoint` and talks to the boards in `boards` (name -> public key) and to nobody else."""
+
+    def __init__(self, endpoint: str, keys: KeyPair, boards: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self._say = say
+        self._names = dict(zip(boards.values(), boards.keys(), strict=True))
+        self._routes: dict[str, bytes] = {}
+        self.dropped_frames = 0
+        self._context = zmq.Context()
+        self._context.linger = 0
+        self._zap = _Zap(self._context, self._names, say)
+        try:
+            self._zap.start()
+            self._socket = _router(self._context, keys)
+            self._watch = self._socket.get_monitor_socket(
+                zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_ACCEPT_FAILED
+            )
+            self._last_complaint_s = -60.0
+            try:
+                self._socket.bind(endpoint)
+            except zmq.ZMQError as error:
+                raise LinkError(f"cannot listen on {endpoint}: {error.strerror}; choose another address or port") from None
+            self.endpoint = self._socket.last_endpoint.decode("ascii")
+            self._self_test(keys)
+            self._wake_read, self._wake_write = os.pipe()
+            os.set_blocking(self._wake_read, False)
+            os.set_blocking(self._wake_write, False)
+            self._poller = zmq.Poller()
+            for source in (self._socket, self._watch, self._wake_read):
+                self._poller.register(source, zmq.POLLIN)
+        except BaseException:
+            self._context.destroy(linger=0)
+            self._zap.join()
+            raise
+
+    def wake(self) -> None:
+        """End a `poll` early; the one method that any thread may call."""
+        with suppress(BlockingIOError):
+            os.write(self._wake_write, b"w")
+
+    def poll(self, timeout_s: float) -> None:
+        """Wait until a message, a wake-up or the timeout."""
+        for source, _ in self._poller.poll(max(0, int(timeout_s * 1000 + 0.999))):
+            if source == self._wake_read:
+                with suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+            elif source is self._watch:
+                self._complain()
+
+    def receive(self, limit: int = 256) -> Iterator[Arrival]:
+        """Yield what has arrived, at most `limit` messages, without waiting."""
+        for _ in range(limit):
+            try:
+                frames = [self._socket.recv(zmq.DONTWAIT, copy=False)]
+            except zmq.Again:
+                return
+            while frames[-1].more:
+                frame = self._socket.recv(zmq.DONTWAIT, copy=False)
+                if len(frames) < 4:
+                    frames.append(frame)
+                else:
+                    frames[-1] = frame  # an endless multipart is drained, not kept
+            if len(frames) != 3:
+                self.dropped_frames += 1
+                continue
+            board = self._zap.board_of(frames[1].get("User-Id"))
+            if board is None:
+                self.dropped_frames += 1
+                continue
+            self._routes[board] = frames[0].bytes
+            yield Arrival(board, frames[1].buffer, frames[2].buffer)
+
+    def send(self, board: str, header: bytes, payload: memoryview | bytes = b"") -> bool:
+        """Send to a board without waiting; False: it is not connected, or its pipe is full."""
+        route = self._routes.get(board)
+        if route is None:
+            return False
+        try:
+            self._socket.send(route, zmq.DONTWAIT | zmq.SNDMORE)
+            self._socket.send(header, zmq.DONTWAIT | zmq.SNDMORE)
+            self._socket.send(payload, zmq.DONTWAIT, copy=len(payload) < COPY_BELOW)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close all sockets at once; goodbyes are messages and were sent before."""
+        self._socket.disable_monitor()
+        self._watch.close(linger=0)
+        self._socket.close(linger=0)
+        self._context.term()  # ends the ZAP thread's receive, which closes its socket
+        self._zap.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _complain(self) -> None:
+        with suppress(zmq.Again):
+            while True:
+                event = parse_monitor_message(self._watch.recv_multipart(zmq.DONTWAIT))
+                if time.monotonic() - self._last_complaint_s < 5.0:
+                    continue
+                self._last_complaint_s = time.monotonic()
+                if event["event"] == zmq.EVENT_ACCEPT_FAILED:
+                    self._say("cannot accept more connections: out of file descriptors? raise LimitNOFILE / ulimit -n")
+                else:
+                    self._say(
+                        "a connection failed the CURVE handshake: that peer pins another host key, or is no paceline agent"
+                    )
+
+    def _self_test(self, keys: KeyPair) -> None:
+        """Prove that a key nobody knows is refused; without ZAP a CURVE server accepts any."""
+        stranger = _plain_dealer(self._context, keys.public, new_pair())
+        watch = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _or(_REFUSALS))
+        try:
+            self._zap.quiet = True
+            stranger.connect(self.endpoint.replace("0.0.0.0", "127.0.0.1"))
+            if not watch.poll(int(SELF_TEST_S * 1000)):
+                raise LinkError(f"self-test: {self.endpoint} does not answer on this machine")
+            if parse_monitor_message(watch.recv_multipart())["event"] not in _REFUSALS:
+                raise LinkError("self-test: an unknown key was accepted; refusing to start")
+        finally:
+            stranger.disable_monitor()
+            watch.close(linger=0)
+            stranger.close(linger=0)
+            self._zap.quiet = False
+
+
+def _or(flags: set[zmq.Event]) -> int:
+    total = 0
+    for flag in flags:
+        total |= flag
+    return total
+
+
+def _router(context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.ROUTER)
+    socket.router_mandatory = 1
+    socket.router_handover = 1
+    socket.maxmsgsize = MAX_FRAME
+    socket.sndhwm = socket.rcvhwm = 1000
+    socket.heartbeat_ivl, socket.heartbeat_timeout = 10_000, 30_000  # on the binding side only: see PROTOCOL.md
+    socket.handshake_ivl = 10_000
+    socket.backlog = 1024
+    socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 60
+    socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 10, 3
+    socket.curve_server = 1
+    socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()
+    socket.zap_domain = ZAP_DOMAIN
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    return socket
+
+
+def _plain_dealer(context: zmq.Context[zmq.Socket[bytes]], server: str, keys: KeyPair) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.DEALER)
+    socket.curve_serverkey = server.encode()
+    socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()
+    return socket
+
+
+class _Zap:
+    """The ZAP handler of a context: refuses every key it was not told. A thread of its own, so no load delays a handshake."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], names: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
+        self._names = names
+        self._say = say
+        self._socket = context.socket(zmq.REP)
+        self._socket.linger = 0
+        self._thread = threading.Thread(target=self._serve, name="zap", daemon=True)
+        self._complained_s: dict[str, float] = {}
+        self.quiet = False
+
+    def start(self) -> None:
+        """Bind first, so that no handshake can come before."""
+        self._socket.bind("inproc://zeromq.zap.01")
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end that the context's end brings."""
+        if self._thread.ident is not None:
+            self._thread.join(5.0)
+
+    def board_of(self, user_id: str | bytes | None) -> str | None:
+        """Return the board of a frame's authenticated key."""
+        return self._names.get(user_id if isinstance(user_id, str) else "")
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                frames = self._socket.recv_multipart()
+                self._socket.send_multipart(self._answer(frames))
+            except (zmq.ContextTerminated, zmq.ZMQError):
+                self._socket.close(linger=0)
+                return
+
+    def _answer(self, frames: list[bytes]) -> list[bytes]:
+        request = frames[1] if len(frames) > 1 else b""
+        refused = [b"1.0", request, b"400", b"unknown key", b"", b""]
+        try:
+            _, _, domain, address, _, mechanism, credential = frames
+            key = zmq.utils.z85.encode(credential).decode("ascii")
+            if domain == ZAP_DOMAIN and mechanism == b"CURVE" and key in self._names:
+                return [b"1.0", request, b"200", b"OK", key.encode(), b""]
+            self._complain(key, address.decode("ascii", "replace"))
+        except Exception:  # whatever a stranger sends, the handler must live: refuse
+            return refused
+        return refused
+
+    def _complain(self, key: str, address: str) -> None:
+        now_s = time.monotonic()
+        if self.quiet or now_s - self._complained_s.get(key, -60.0) < 30.0 or len(self._complained_s) > 1000:
+            return
+        self._complained_s[key] = now_s
+        self._say(
+            f"refused an unknown key from {address}, fingerprint {fingerprint(key)}; if it is one of your boards, "
+            f"put its .pub file, holding {key}, into the boards' key folder and start again"
+        )
