@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# Two commands matter: `make demo` and `make test`. Both set up .venv/ first; what that takes is in tools/setup_venv.py.
+
+PYTHON ?= python3
+BIN    := .venv/bin
+CMAKE  := $(BIN)/cmake --log-level=WARNING -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S .
+
+.PHONY: help demo test check venv lint types core core-sanitized architecture clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    train on an emulated fleet of eleven boards, compare three ways to divide the samples"
+	@echo "make test    all checks and all tests"
+	@echo "make check   lint, formats, types, C warnings, import arrows, torch border"
+	@echo "make venv    only the set-up: .venv/ with everything at the versions of constraints.txt"
+	@echo "make clean   remove builds and caches; .venv/ and runs/ stay"
+
+venv:
+	@command -v $(PYTHON) >/dev/null || { \
+	    echo "setup: no $(PYTHON) found: apt-get install python3 python3-venv python3-dev" >&2; exit 1; }
+	@$(PYTHON) tools/setup_venv.py
+
+demo: venv
+	$(BIN)/paceline run experiments/demo.toml
+
+test: check core-sanitized
+	$(BIN)/ctest --test-dir build/core --output-on-failure --no-tests=error
+	$(BIN)/ctest --test-dir build/core-sanitized --output-on-failure --no-tests=error
+	$(BIN)/python -m pytest --ignore=tests/architecture
+
+check: lint types core architecture
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $$(find core_c tests/core_c -name '*.[ch]')
+
+types: venv
+	$(BIN)/mypy
+
+# The C core as CMake builds it: every warning is an error; the second tree runs its tests under ASan and UBSan.
+core: venv
+	$(CMAKE) -B build/core -DPACELINE_WERROR=ON
+	$(BIN)/cmake --build build/core
+
+core-sanitized: venv
+	$(CMAKE) -B build/core-sanitized -DPACELINE_WERROR=ON -DPACELINE_SANITIZE=ON
+	$(BIN)/cmake --build build/core-sanitized
+
+architecture: venv
+	$(BIN)/python -m pytest -q tests/architecture
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
