@@ -60,8 +60,8 @@ def missing_on_this_machine() -> list[str]:
     here = ".".join(str(part) for part in sys.version_info[:3])
     if sys.version_info < OLDEST_PYTHON:
         return [
-            f"this python3 is {here}, paceline needs 3.11 or newer: Debian 12 and later bring it (apt-get install python3), "
-            "and make PYTHON=/path/to/python3.11 uses another one"
+            f"this python3 is {here}, paceline needs 3.11 or newer: apt-get install python3 on Debian 12 or later, "
+            "or name another one with make PYTHON=/path/to/python3.11"
         ]
     missing = []
     try:
