@@ -37,6 +37,7 @@ class Arrival:
     """One message from a board: header and payload are views on memory that zmq owns until they are dropped."""
 
     board: str
+    route: bytes
     header: memoryview
     payload: memoryview
 
@@ -118,14 +119,19 @@ class HostLink:
             if board is None:
                 self.dropped_frames += 1
                 continue
-            self._routes[board] = frames[0].bytes
-            yield Arrival(board, frames[1].buffer, frames[2].buffer)
+            yield Arrival(board, frames[0].bytes, frames[1].buffer, frames[2].buffer)
+
+    def adopt(self, board: str, route: bytes) -> None:
+        """From now on a board is reached by this route: its present session was heard there."""
+        self._routes[board] = route
 
     def send(self, board: str, header: bytes, payload: memoryview | bytes = b"") -> bool:
         """Send to a board without waiting; False: it is not connected, or its pipe is full."""
         route = self._routes.get(board)
-        if route is None:
-            return False
+        return route is not None and self.send_to(route, header, payload)
+
+    def send_to(self, route: bytes, header: bytes, payload: memoryview | bytes = b"") -> bool:
+        """Send along a route, without waiting; False as in `send`."""
         try:
             self._socket.send(route, zmq.DONTWAIT | zmq.SNDMORE)
             self._socket.send(header, zmq.DONTWAIT | zmq.SNDMORE)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""agent.toml as one frozen dataclass: all keys, their units, defaults and reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from paceline.errors import SettingsError
+from paceline.keys import KeyPair, is_public, read_pair, read_public
+from paceline.settings import Bounds, load
+from paceline_agent.meters import MeterSettings
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """Where the host is, and which key it must prove to hold."""
+
+    endpoint: str  # tcp://ADDRESS:PORT
+    public_key: str  # 40 characters, or the path of a .pub file
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """How the trainer child comes to life. `server`: socket of a preloaded trainer server (emulated fleets only)."""
+
+    server: str = ""
+
+
+@dataclass(frozen=True)
+class EmulationSettings:
+    """Declared pace of an emulated board; a board of speed 1.0 takes the task's stated seconds per sample."""
+
+    speed: Annotated[float, Bounds(gt=0)]
+    step_fixed_s: Annotated[float, Bounds(ge=0)] = 0.0
+    noise: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # relative standard deviation of a step
+    throttle_after_s: Annotated[float, Bounds(ge=0)] = 0.0  # 0: never
+    throttle_factor: Annotated[float, Bounds(ge=1)] = 1.0  # seconds per sample are multiplied by it then
+    seed: Annotated[int, Bounds(ge=0)] = 0
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """One board."""
+
+    host: HostSettings
+    key_file: str  # this board's secret key, NAME.key with NAME.pub beside it
+    state_dir: str  # model, update and machine id; a folder of this agent alone
+    data_dir: str = ""  # folder of data sets; empty: the cache of `paceline data fetch`
+    meter: MeterSettings = field(default_factory=MeterSettings)
+    trainer: TrainerSettings = field(default_factory=TrainerSettings)
+    emulation: EmulationSettings | None = None
+    chunk_max_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 20
+    threads: Annotated[int, Bounds(ge=1, le=256)] = 1  # of the trainer
+
+    def keys(self, base: Path) -> tuple[KeyPair, str]:
+        """Return this board's pair and the host's public key; relative paths start at `base`."""
+        host_key = self.host.public_key
+        if not is_public(host_key):
+            host_key = read_public(base / host_key)
+        return read_pair(base / self.key_file), host_key
+
+
+def load_config(path: Path) -> AgentConfig:
+    """Read agent.toml. Raises SettingsError with one sentence for each fault."""
+    config = load(path, AgentConfig, where=path.name)
+    if not config.host.endpoint.startswith(("tcp://", "ipc://")):
+        raise SettingsError([f"{path.name}: host.endpoint = {config.host.endpoint!r}: expected tcp://ADDRESS:PORT"])
+    return config

@@ -1,0 +1,715 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rounds of one run. Pure: events in, actions out, time is an argument; knows no socket, file, clock or tensor.
+
+Life of a slice: planned -> leased to a board -> taken -> result uploaded -> verified and journaled -> accepted. Whatever
+ends a lease early (loss, failure, refusal, expiry) turns the slice's ranges into new slices for the boards still there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from paceline import allocate
+from paceline.errors import RemoteProtocolError
+from paceline.session import Session, State
+from paceline.transfer import Receiver, Sender
+from paceline.wire import (
+    Answer, Assign, Begin, Cancel, Chunk, Commit, Credit, End, Energy, Failed, Load, Message, Ping, Pong, Ready,
+    Reject, Result, RoundClosed,
+)  # fmt: skip
+from paceline_host.planner import Planner
+from paceline_host.regimes import Regime, Slice
+
+REFUSALS = 3  # so many failures or refused updates in a row, and a board gets no more work in this run
+FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progress renews the lease
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the machine needs to know of a run. `manifest_sha256` and `model_bytes` are the host's own, never a board's."""
+
+    run: str
+    regime: str
+    task: str
+    options: str
+    seed: int
+    rounds: int
+    budget: int
+    samples: int
+    batch: int
+    manifest_sha256: str
+    model_bytes: int
+    patience_s: float
+    start_s: float
+    chunk_bytes: int
+    credit_bytes: int
+    energy_needed: bool
+
+
+# Events -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A board has a session."""
+
+    board: int
+    session: Session
+
+
+@dataclass(frozen=True)
+class Said:
+    """A board's message, checked by its session."""
+
+    board: int
+    message: Message
+    payload_bytes: int
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A board's session ended."""
+
+    board: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class SlicesStored:
+    """The plan (or the re-dealt slices) is on disk."""
+
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
+class ResultStored:
+    """A contribution is verified and on disk."""
+
+    board: int
+    lease: int
+
+
+@dataclass(frozen=True)
+class ResultRefused:
+    """A contribution failed verification."""
+
+    board: int
+    lease: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """The round's model is averaged, checkpointed, evaluated and journaled."""
+
+    round: int
+    model_sha256: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the run now."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Connected | Said | Gone | SlicesStored | ResultStored | ResultRefused | RoundDone | Stop | Tick
+
+# Actions ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a message; `piece` names the bytes of the round's base model that go with it."""
+
+    board: int
+    message: Message
+    piece: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class StoreSlices:
+    """Put slices on disk, then answer SlicesStored. `first`: they are the plan of a round."""
+
+    slices: tuple[Slice, ...]
+    first: bool
+
+
+@dataclass(frozen=True)
+class WriteUpload:
+    """Put the event's payload at `offset` of the board's upload buffer, `nbytes` long in all."""
+
+    board: int
+    lease: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StoreResult:
+    """Verify and journal the board's upload, then answer ResultStored or ResultRefused."""
+
+    board: int
+    slice: Slice
+    result: Result
+    commit: Commit
+
+
+@dataclass(frozen=True)
+class StoreLoss:
+    """Journal that a lease ended without a counted result; the slice contributes nothing."""
+
+    board: int
+    slice: Slice
+    lease: int
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StoreEnergy:
+    """Journal a board's cumulative split."""
+
+    board: int
+    energy: Energy
+
+
+@dataclass(frozen=True)
+class StoreReady:
+    """Journal who a board is."""
+
+    board: int
+    ready: Ready
+
+
+@dataclass(frozen=True)
+class Note:
+    """Journal an event, and say it when `loud`."""
+
+    kind: str
+    detail: str
+    board: int | None = None
+    loud: bool = True
+
+
+@dataclass(frozen=True)
+class FinishRound:
+    """Average, checkpoint, evaluate, journal; then answer RoundDone."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run is over."""
+
+    ok: bool
+    reason: str
+
+
+Action = (
+    Send | StoreSlices | WriteUpload | StoreResult | StoreLoss | StoreEnergy | StoreReady | Note | FinishRound | Finish
+)  # fmt: skip
+
+
+@dataclass
+class Lease:
+    """One board's hold on one slice. `first_s`: when its first progress was seen, for the rate."""
+
+    number: int
+    slice: Slice
+    base: str
+    granted_s: float
+    end_s: float
+    sender: Sender | None = None
+    receiver: Receiver | None = None
+    result: Result | None = None
+    commit: Commit | None = None
+    samples: int = 0
+
+
+@dataclass
+class Board:
+    """What the machine knows of a board."""
+
+    name: str
+    session: Session | None = None
+    ready: Ready | None = None
+    lease: Lease | None = None
+    queue: deque[Slice] = field(default_factory=deque)
+    base: str = ""  # the model it is known to hold
+    failures: int = 0
+    barred: bool = False
+    begun: bool = False
+    energy_round: int = -1
+    energy_per_sample_j: float | None = None
+    since_s: float = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """May be given work."""
+        return self.session is not None and self.ready is not None and not self.barred
+
+
+class RoundMachine:
+    """Runs `facts.rounds` rounds over boards named `names`, starting from the model whose hash is `base_sha256`."""
+
+    def __init__(
+        self, facts: RunFacts, regime: Regime, planner: Planner, names: Sequence[str], base_sha256: str, now_s: float
+    ) -> None:
+        self.facts = facts
+        self.boards = [Board(name, since_s=now_s) for name in names]
+        self.round = 0
+        self.phase = "starting"  # starting, planning, working, closing, ending, finished
+        self.waiting_since_s = now_s
+        self.round_seconds: list[float] = []
+        self._regime, self._planner = regime, planner
+        self._base = base_sha256
+        self._start_end_s = now_s + facts.start_s
+        self._lease_number = 0
+        self._open: dict[int, Slice] = {}  # slices of this round that are not accepted yet
+        self._next_index = 0
+        self._judging: dict[int, tuple[int, Lease]] = {}  # results in the store's hands; nothing may end these leases
+        self._orphans: list[Slice] = []
+        self._planned_s = 0.0
+        self._alone_s: float | None = None
+        self._end_by_s = 0.0
+        self._end_reason, self._ok = "", False
+        self._out: list[Action] = []
+
+    def step(self, event: Event, now_s: float) -> list[Action]:
+        """Return what to do about an event.
+
+        Raises RemoteProtocolError when a board broke the rules of the run; nothing but its message is lost.
+        """
+        self._out = []
+        if self.phase != "finished":
+            self._HANDLERS[type(event)](self, event, now_s)
+        return self._out
+
+    def wake_s(self) -> float:
+        """Return when the next Tick is due."""
+        leases = [board.lease for board in self.boards if board.lease is not None]
+        times = [lease.end_s for lease in leases if lease.number not in self._judging]
+        if self.phase == "starting":
+            times.append(self._start_end_s)
+        if self._alone_s is not None:
+            times.append(self._alone_s)
+        if self.phase == "ending":
+            times.append(self._end_by_s)
+        return min(times, default=float("inf"))
+
+    # Boards come and go ---------------------------------------------------------------------------------------------
+
+    def _connected(self, event: Connected, now_s: float) -> None:
+        board = self.boards[event.board]
+        board.session, board.ready, board.base, board.begun = event.session, None, "", False
+        board.since_s = now_s
+        facts = self.facts
+        self._send(event.board, Load(event.session.nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed))
+
+    def _ready(self, index: int, message: Ready, now_s: float) -> None:
+        board, facts = self.boards[index], self.facts
+        assert board.session is not None
+        if message.run != facts.run:
+            return
+        if (message.manifest_sha256, message.model_bytes) != (facts.manifest_sha256, facts.model_bytes):
+            self._refuse(index, "manifest", "its model differs from the host's; install the same version of paceline", now_s)
+        elif message.samples != facts.samples:
+            text = f"its data hold {message.samples} samples, the host's {facts.samples}; run: paceline data fetch {facts.task}"
+            self._refuse(index, "data", text, now_s)
+        else:
+            board.ready, board.since_s = message, now_s
+            self._out.append(StoreReady(index, message))
+            if self.phase not in ("starting", "ending"):
+                self._begin(index)
+                self._hand_out_orphans(now_s)
+            self._start_if_complete(now_s)
+
+    def _refuse(self, index: int, code: str, text: str, now_s: float) -> None:
+        board = self.boards[index]
+        assert board.session is not None
+        self._out.append(Note("refused", f"{board.name} is refused: {text}", index))
+        self._send(index, Reject(board.session.nonce, code, f"{board.name}: {text}"))
+        self._gone(Gone(index, f"refused: {text}"), now_s)
+
+    def _gone(self, event: Gone, now_s: float) -> None:
+        board = self.boards[event.board]
+        if board.session is None:
+            return
+        self._out.append(Note("lost", f"{board.name}: {event.reason}", event.board))
+        board.session, board.ready, board.begun = None, None, False
+        self._unload(event.board, "lost", event.reason, now_s)
+        if self.phase == "ending":
+            self._finish_if_quiet(now_s, False)
+
+    def _start_if_complete(self, now_s: float) -> None:
+        if self.phase != "starting":
+            return
+        usable = [b for b in self.boards if b.usable]
+        if len(usable) < len(self.boards) and now_s < self._start_end_s:
+            return
+        missing = [b.name for b in self.boards if not b.usable]
+        if missing:
+            self._out.append(Note("missing", f"starting without {', '.join(missing)}: not ready in {self.facts.start_s:g} s"))
+        if not usable:
+            self._finish(False, f"no board became ready within {self.facts.start_s:g} s; see the agents' logs", now_s)
+        elif self.facts.energy_needed and not any(b.ready.energy_known for b in usable if b.ready):
+            self._finish(
+                False,
+                "the policy weighs energy and [energy] required = true, but no board has a meter; configure [meter] in "
+                "agent.toml, or set required = false to run by time alone",
+                now_s,
+            )
+        else:
+            self._plan(now_s)
+
+    # Rounds ---------------------------------------------------------------------------------------------------------
+
+    def _plan(self, now_s: float) -> None:
+        present = [i for i, board in enumerate(self.boards) if board.usable]
+        if not present:
+            self.phase = "planning"
+            self._alone(now_s)
+            return
+        self._alone_s = None
+        self.round += 1
+        self.phase, self.waiting_since_s = "planning", now_s
+        shares = self._planner.plan(present)
+        slices = self._regime.plan(self.round, list(zip(present, shares, strict=True)))
+        self._open = {s.index: s for s in slices}
+        self._next_index = len(slices)
+        self._out.append(StoreSlices(tuple(slices), first=True))
+
+    def _stored(self, event: SlicesStored, now_s: float) -> None:
+        if self.phase == "planning":
+            self.phase, self._planned_s, self.waiting_since_s = "working", now_s, now_s
+            for index, board in enumerate(self.boards):
+                if board.usable:
+                    self._begin(index)
+        touched = []
+        for item in event.slices:
+            if item.index not in self._open:
+                continue
+            if self.boards[item.board].usable:
+                self.boards[item.board].queue.append(item)
+                touched.append(item.board)
+            else:
+                self._redeal(item, now_s)
+        for index in touched:
+            self._assign(index, now_s)
+
+    def _begin(self, index: int) -> None:
+        board = self.boards[index]
+        assert board.session is not None
+        if not board.begun:
+            board.begun = True
+            self._send(index, Begin(board.session.nonce, self.facts.run))
+
+    def _assign(self, index: int, now_s: float) -> None:
+        board, facts = self.boards[index], self.facts
+        if board.lease is not None or not board.queue or not board.usable or board.session is None:
+            return
+        item = board.queue.popleft()
+        self._lease_number += 1
+        per_sample = self._planner.seconds_per_sample(index)
+        lease_s = facts.patience_s * FIRST_LEASE if per_sample is None else 2 * per_sample * item.samples + facts.patience_s
+        lease = Lease(self._lease_number, item, self._base, now_s, now_s + lease_s)
+        board.lease, board.since_s = lease, now_s
+        nbytes = 0 if board.base == self._base else facts.model_bytes
+        self._send(
+            index,
+            Assign(
+                board.session.nonce, facts.run, item.round, item.index, 0, lease.number, lease_s, facts.batch,
+                item.ranges, self._base, nbytes,
+            ),
+        )  # fmt: skip
+        if nbytes:
+            lease.sender = Sender(nbytes, facts.chunk_bytes, facts.credit_bytes)
+            self._push(index)
+
+    def _push(self, index: int) -> None:
+        board = self.boards[index]
+        if board.lease is None or board.lease.sender is None or board.session is None:
+            return
+        for piece in board.lease.sender.pieces():
+            self._send(index, Chunk(board.session.nonce, board.lease.number, piece[0]), piece)
+
+    def _close_if_complete(self, now_s: float) -> None:
+        if self.phase != "working" or self._open:
+            return
+        self.phase, self.waiting_since_s = "closing", now_s
+        self.round_seconds.append(now_s - self._planned_s)
+        for index, board in enumerate(self.boards):
+            if board.session is not None and board.begun:
+                self._send(index, RoundClosed(board.session.nonce, self.facts.run, self.round))
+        self._out.append(FinishRound(self.round))
+
+    def _round_done(self, event: RoundDone, now_s: float) -> None:
+        self._base = event.model_sha256
+        if event.round < self.facts.rounds:
+            self._plan(now_s)
+            return
+        self._end("finished", now_s)
+
+    def _end(self, reason: str, now_s: float, *, ok: bool = True) -> None:
+        """Close all energy windows; the run is finished when they have come in, or cannot any more."""
+        self.phase, self._end_reason, self._ok = "ending", reason, ok
+        self._end_by_s = now_s + self.facts.patience_s / 6
+        for index, board in enumerate(self.boards):
+            board.energy_round = -1
+            if board.session is not None and board.begun:
+                self._send(index, End(board.session.nonce, self.facts.run, self.round, reason))
+        self._finish_if_quiet(now_s, False)
+
+    def _finish_if_quiet(self, now_s: float, late: bool) -> None:
+        owing = [b.name for b in self.boards if b.session is not None and b.begun and b.energy_round < self.round]
+        if owing and not late:
+            return
+        if owing:
+            self._out.append(Note("energy-missing", f"no final joules from {', '.join(owing)}"))
+        self._finish(self._ok, self._end_reason, now_s)
+
+    def _finish(self, ok: bool, reason: str, now_s: float) -> None:
+        self.phase = "finished"
+        self._out.append(Finish(ok, reason))
+
+    def _stop(self, event: Stop, now_s: float) -> None:
+        self._open.clear()
+        for index, board in enumerate(self.boards):
+            if board.lease is not None and board.session is not None:
+                self._send(index, Cancel(board.session.nonce, board.lease.number, event.reason[:400]))
+            board.lease = None
+            board.queue.clear()
+        self._end(event.reason, now_s, ok=False)
+
+    # What boards say ------------------------------------------------------------------------------------------------
+
+    def _said(self, event: Said, now_s: float) -> None:
+        message = event.message
+        if isinstance(message, Chunk):
+            self._chunk(event.board, message, event.payload_bytes)
+        elif event.payload_bytes:
+            raise RemoteProtocolError(f"{message.kind} with a payload")
+        else:
+            self._MESSAGES.get(type(message), RoundMachine._nothing)(self, event.board, message, now_s)
+
+    def _nothing(self, index: int, message: Message, now_s: float) -> None:
+        """The session has seen it, and that is all."""
+
+    def _ping(self, index: int, message: Ping, now_s: float) -> None:
+        board = self.boards[index]
+        lease, left_s = board.lease, 0.0
+        if lease is not None and message.lease == lease.number:
+            if message.samples > lease.samples:
+                lease.samples = min(message.samples, lease.slice.samples)
+                remaining_s = (lease.slice.samples - lease.samples) * (now_s - lease.granted_s) / lease.samples
+                lease.end_s = max(lease.end_s, now_s + 2 * remaining_s + self.facts.patience_s)
+            left_s = max(0.0, lease.end_s - now_s)
+        if board.session is not None:
+            self._send(index, Pong(board.session.nonce, message.lease, left_s))
+
+    def _credit(self, index: int, message: Credit, now_s: float) -> None:
+        lease = self.boards[index].lease
+        if lease is None or lease.sender is None:
+            raise RemoteProtocolError("credit without a transfer")
+        lease.sender.granted(message.have, message.upto)
+        self._push(index)
+
+    def _result(self, index: int, message: Result, now_s: float) -> None:
+        board = self.boards[index]
+        lease, facts = board.lease, self.facts
+        if lease is None:
+            raise RemoteProtocolError("result without a lease")
+        item = lease.slice
+        expected = (facts.run, item.round, item.index, 0, item.samples, lease.base, facts.model_bytes)
+        stated = (
+            message.run, message.round, message.slice, message.attempt, message.samples, message.base_sha256,
+            message.update_bytes,
+        )  # fmt: skip
+        wrong = [
+            f"{name} {got!r} instead of {want!r}"
+            for name, got, want in zip(
+                ("run", "round", "slice", "attempt", "samples", "base", "bytes"), stated, expected, strict=True
+            )
+            if got != want
+        ]
+        if message.compute_us <= 0:
+            wrong.append("no compute time")
+        if wrong:
+            self._reject_work(index, "its result does not match the assignment: " + ", ".join(wrong), now_s)
+            return
+        lease.result, lease.samples = message, message.samples
+        lease.end_s = max(lease.end_s, now_s + facts.patience_s)
+        board.base, board.since_s = lease.base, now_s
+        lease.receiver = Receiver(facts.model_bytes, facts.credit_bytes)
+
+    def _chunk(self, index: int, message: Chunk, nbytes: int) -> None:
+        lease = self.boards[index].lease
+        if lease is None or lease.receiver is None:
+            raise RemoteProtocolError("chunk without an announced result")
+        lease.receiver.take(message.offset, nbytes)
+        self._out.append(WriteUpload(index, lease.number, message.offset, lease.receiver.size))
+        upto = lease.receiver.grant()
+        if upto is not None:
+            self._send(index, Credit(message.session, lease.number, lease.receiver.have, upto))
+
+    def _commit(self, index: int, message: Commit, now_s: float) -> None:
+        lease = self.boards[index].lease
+        if lease is None or lease.result is None or lease.receiver is None or not lease.receiver.done:
+            self._reject_work(index, "commit before the whole update was here", now_s)
+            return
+        lease.end_s = max(lease.end_s, now_s + self.facts.patience_s)
+        lease.commit = message
+        self._judging[lease.number] = index, lease
+        self._out.append(StoreResult(index, lease.slice, lease.result, message))
+
+    def _work_failed(self, index: int, message: Failed, now_s: float) -> None:
+        board = self.boards[index]
+        text = f"{board.name}: {message.reason}: {message.detail}"
+        self._out.append(Note("failed", text, index))
+        if message.lease == 0:
+            board.ready = None
+        board.failures += 1
+        self._bar_if_hopeless(index)
+        self._unload(index, "failed", f"{message.reason}: {message.detail}", now_s)
+        if self.phase == "starting":
+            self._start_if_complete(now_s)
+
+    def _energy(self, index: int, message: Energy, now_s: float) -> None:
+        if message.run != self.facts.run:
+            return
+        self.boards[index].energy_round = max(self.boards[index].energy_round, message.round)
+        self._out.append(StoreEnergy(index, message))
+        if self.phase == "ending":
+            self._finish_if_quiet(now_s, False)
+
+    def _accepted(self, event: ResultStored, now_s: float) -> None:
+        board = self.boards[event.board]
+        _, lease = self._judging.pop(event.lease)
+        result, commit = lease.result, lease.commit
+        if result is None or commit is None or self.phase == "ending":
+            return
+        energy_j = None if commit.compute_uj is None else commit.compute_uj * 1e-6
+        self._planner.observe(event.board, result.compute_us * 1e-6, energy_j, result.samples)
+        board.energy_per_sample_j = None if energy_j is None else energy_j / result.samples
+        board.failures = 0
+        self._open.pop(lease.slice.index, None)
+        if board.lease is lease and board.session is not None:
+            board.lease, board.since_s = None, now_s
+            self._send(event.board, Answer(board.session.nonce, event.lease, "accepted", ""))
+            self._assign(event.board, now_s)
+        self._close_if_complete(now_s)
+
+    def _refused(self, event: ResultRefused, now_s: float) -> None:
+        _, lease = self._judging.pop(event.lease)
+        if self.phase == "ending":
+            return
+        if self.boards[event.board].lease is lease:
+            self._reject_work(event.board, event.reason, now_s)
+        else:
+            self._lose(event.board, lease, "rejected", event.reason, now_s)
+
+    def _reject_work(self, index: int, reason: str, now_s: float) -> None:
+        board = self.boards[index]
+        assert board.session is not None and board.lease is not None
+        self._out.append(Note("rejected", f"{board.name}: update refused: {reason}", index))
+        if board.session.state is State.JUDGING:
+            self._send(index, Answer(board.session.nonce, board.lease.number, "rejected", reason[:400]))
+        else:
+            self._send(index, Cancel(board.session.nonce, board.lease.number, reason[:400]))
+        board.failures += 1
+        self._bar_if_hopeless(index)
+        self._unload(index, "rejected", reason, now_s)
+
+    def _bar_if_hopeless(self, index: int) -> None:
+        board = self.boards[index]
+        if board.failures >= REFUSALS and not board.barred:
+            board.barred = True
+            self._out.append(Note("barred", f"{board.name}: {REFUSALS} failures in a row, no more work in this run", index))
+
+    # Lost work ------------------------------------------------------------------------------------------------------
+
+    def _unload(self, index: int, verdict: str, reason: str, now_s: float) -> None:
+        """Take lease and queue from a board, journal the loss, deal the ranges out again."""
+        board = self.boards[index]
+        queued, lease = list(board.queue), board.lease
+        board.queue.clear()
+        board.lease = None
+        if lease is not None and lease.number not in self._judging:
+            self._lose(index, lease, verdict, reason, now_s)
+        for item in queued:
+            self._redeal(item, now_s, without=index)
+
+    def _lose(self, index: int, lease: Lease, verdict: str, reason: str, now_s: float) -> None:
+        self._out.append(StoreLoss(index, lease.slice, lease.number, verdict, reason))
+        if lease.slice.index in self._open:
+            self._redeal(lease.slice, now_s, without=index)
+
+    def _redeal(self, item: Slice, now_s: float, without: int | None = None) -> None:
+        present = [i for i, b in enumerate(self.boards) if b.usable]
+        others = [i for i in present if i != without] or present
+        if not others:
+            self._orphans.append(item)
+            self._alone(now_s)
+            return
+        costs = [self._planner.seconds_per_sample(i) for i in others]
+        known = sorted(c for c in costs if c is not None)
+        typical = known[len(known) // 2] if known else 1.0
+        shares = allocate([c if c is not None else typical for c in costs], item.samples, minimum=0)
+        fresh = self._regime.on_lost(item, list(zip(others, shares, strict=True)), self._next_index)
+        self._next_index += len(fresh)
+        del self._open[item.index]
+        self._open.update({s.index: s for s in fresh})
+        self._out.append(StoreSlices(tuple(fresh), first=False))
+
+    def _hand_out_orphans(self, now_s: float) -> None:
+        self._alone_s = None
+        orphans, self._orphans = self._orphans, []
+        for item in orphans:
+            self._redeal(item, now_s)
+        if self.phase == "planning" and not self._open:
+            self._plan(now_s)
+
+    def _alone(self, now_s: float) -> None:
+        if self._alone_s is None:
+            self._alone_s = now_s + self.facts.patience_s
+            self._out.append(Note("alone", f"no board is left; waiting {self.facts.patience_s:g} s for one to come back"))
+
+    def _tick(self, event: Tick, now_s: float) -> None:
+        self._start_if_complete(now_s)
+        for index, board in enumerate(self.boards):
+            lease = board.lease
+            if lease is None or board.session is None or lease.number in self._judging:
+                continue
+            if now_s >= lease.end_s:
+                reason = f"no progress before its lease of slice {lease.slice.index} ended"
+                self._out.append(Note("expired", f"{board.name}: {reason}", index))
+                self._send(index, Cancel(board.session.nonce, lease.number, reason))
+                board.failures += 1
+                self._bar_if_hopeless(index)
+                self._unload(index, "lost", reason, now_s)
+        if self._alone_s is not None and now_s >= self._alone_s:
+            self._alone_s = None
+            self._stop(Stop(f"no board came back within {self.facts.patience_s:g} s"), now_s)
+        if self.phase == "ending" and now_s >= self._end_by_s:
+            self._finish_if_quiet(now_s, True)
+
+    def _send(self, index: int, message: Message, piece: tuple[int, int] | None = None) -> None:
+        self._out.append(Send(index, message, piece))
+
+    _MESSAGES: dict[type[Message], Callable[..., None]] = {
+        Ready: _ready, Ping: _ping, Credit: _credit, Result: _result, Commit: _commit, Failed: _work_failed,
+        Energy: _energy,
+    }  # fmt: skip
+    _HANDLERS: dict[type[object], Callable[..., None]] = {
+        Connected: _connected, Said: _said, Gone: _gone, SlicesStored: _stored, ResultStored: _accepted,
+        ResultRefused: _refused, RoundDone: _round_done, Stop: _stop, Tick: _tick,
+    }  # fmt: skip

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies as planners: who gets how many samples next round. Pure; the arithmetic is in paceline.Controller (the C core)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from paceline import Controller, allocate
+from paceline.errors import RunError
+from paceline.policies import Policy
+
+
+class Planner(Protocol):
+    """What the round machine asks of a policy. Boards are indices 0..K-1."""
+
+    def plan(self, present: Sequence[int]) -> list[int]:
+        """Return the shares of the present boards, in their order; they sum to the budget."""
+        ...
+
+    def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        """Take a board's measured compute of one contribution."""
+        ...
+
+    def seconds_per_sample(self, board: int) -> float | None:
+        """Return the present estimate, None before the first report."""
+        ...
+
+
+class _Measured:
+    """Keeps the controller's estimates whatever the policy does with them."""
+
+    def __init__(self, boards: int, budget: int, minimum: int, w_energy: float) -> None:
+        self._budget, self._minimum = budget, minimum
+        self._controller = Controller(participants=boards, budget=budget, w_energy=w_energy, minimum=minimum)
+        self._present = set(range(boards))
+
+    def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        self._controller.observe(board, seconds=seconds, energy_j=energy_j, samples=samples)
+
+    def seconds_per_sample(self, board: int) -> float | None:
+        return self._controller.seconds_per_sample[board]
+
+    def _enough(self, present: Sequence[int]) -> None:
+        if len(present) * self._minimum > self._budget:
+            raise RunError(
+                f"a budget of {self._budget} samples cannot give {len(present)} boards at least {self._minimum} each; "
+                f"raise [run] budget to {len(present) * self._minimum} or more"
+            )
+
+    def _equal(self, present: Sequence[int]) -> list[int]:
+        self._enough(present)
+        return allocate([1.0] * len(present), self._budget, minimum=self._minimum)
+
+
+class Weighted(_Measured):
+    """The adaptive policies: cost = blend of relative seconds and relative joules (papers A.2)."""
+
+    def plan(self, present: Sequence[int]) -> list[int]:
+        self._enough(present)
+        now = set(present)
+        for board in self._present - now:
+            self._controller.remove(board)
+        for board in now - self._present:
+            self._controller.restore(board)
+        self._present = now
+        shares = self._controller.allocate()
+        return [shares[board] for board in present]
+
+
+class Equal(_Measured):
+    """The same share for everybody."""
+
+    def plan(self, present: Sequence[int]) -> list[int]:
+        return self._equal(present)
+
+
+class Static(_Measured):
+    """Profile once: round 1 is equal, its seconds per sample fix the split for good (its profiling round counts)."""
+
+    def __init__(self, boards: int, budget: int, minimum: int, w_energy: float) -> None:
+        super().__init__(boards, budget, minimum, w_energy)
+        self._profile: dict[int, float] = {}
+
+    def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        super().observe(board, seconds, energy_j, samples)
+        self._profile.setdefault(board, seconds / samples)
+
+    def plan(self, present: Sequence[int]) -> list[int]:
+        known = sorted(self._profile[b] for b in present if b in self._profile)
+        if not known:
+            return self._equal(present)
+        self._enough(present)
+        typical = known[len(known) // 2]
+        return allocate([self._profile.get(b, typical) for b in present], self._budget, minimum=self._minimum)
+
+
+def make(policy: Policy, boards: int, budget: int, minimum: int) -> Planner:
+    """Return the planner of a policy. Raises RunError when the budget is below boards x minimum."""
+    kinds = {"equal": Equal, "static": Static, "weighted": Weighted}
+    if boards * minimum > budget:
+        raise RunError(
+            f"[run] budget = {budget} is below {boards} boards x {minimum} samples; raise it to {boards * minimum} or more"
+        )
+    return kinds[policy.kind](boards, budget, minimum, policy.w_energy or 0.0)
