@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: tools that may be missing, and the switch under which nothing may be skipped.
+
+PACELINE_NO_SKIP=1 (continuous integration sets it) turns each skip into a failure with the reason it would have had.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV_BIN = ROOT / ".venv" / "bin"
+NO_SKIP = os.environ.get("PACELINE_NO_SKIP") == "1"
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Return the root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def needs_tool() -> Callable[[str, str], Path]:
+    """Return a function (program, Debian package) -> path; where the program is missing, the test is skipped."""
+
+    def find(program: str, package: str) -> Path:
+        path = shutil.which(program) or shutil.which(program, path=str(VENV_BIN))
+        if path is None:
+            pytest.skip(f"{program} is missing: apt-get install {package}")
+        return Path(path)
+
+    return find
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a skipped test fail under the switch; an expected failure is none of its business."""
+    report = yield
+    if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = _why(report.longrepr)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let a module that skips itself as a whole fail under the switch."""
+    report = yield
+    if NO_SKIP and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = _why(report.longrepr)
+    return report
+
+
+def _why(skipped: object) -> str:
+    """Return the text of a failure that was a skip, whose longrepr is (file, line, reason)."""
+    file, line, reason = skipped if isinstance(skipped, tuple) else ("", "", str(skipped))
+    return f"{file}:{line}: skipped, which PACELINE_NO_SKIP=1 forbids: {reason}"
