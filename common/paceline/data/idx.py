@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IDX files (the format of MNIST): path -> shape and bytes, checked. Knows no data set and no network; numpy is not needed.
+
+An IDX file is 0, 0, type, dimensions (one byte each), each dimension as a big-endian 32-bit number, then the items row
+major. Only unsigned bytes (type 8) are read here. A raw file is mapped, not read; a gzip one (told by its first bytes, never
+by its name) is unpacked into memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import mmap
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import DataError
+
+GZIP_MAGIC = b"\x1f\x8b"
+UNSIGNED_BYTE = 8
+MAX_ITEMS = 1 << 31  # a header that claims more is damage, not a data set for a board
+
+
+@dataclass(frozen=True)
+class Idx:
+    """The content of one file: product(shape) bytes."""
+
+    shape: tuple[int, ...]
+    items: memoryview
+    content: memoryview  # the whole file, unpacked: what a sha256 is taken of
+
+
+def read_idx(path: Path, dimensions: int) -> Idx:
+    """Return the content of an IDX file of unsigned bytes with this many dimensions.
+
+    Raises DataError: missing, empty, not IDX, another type or number of dimensions, truncated, or with bytes behind the end.
+    """
+    content = _content(path)
+    header = 4 + 4 * dimensions
+    if len(content) < header:
+        raise DataError(f"{path} is truncated: {len(content)} bytes, the header alone needs {header}; fetch or copy it again")
+    magic = bytes(content[:4])
+    if magic != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
+        raise DataError(
+            f"{path} is not an IDX file of unsigned bytes with {dimensions} dimension(s): it begins with {magic.hex(' ')}, "
+            f"expected 00 00 08 {dimensions:02x}; check that images and labels are not swapped"
+        )
+    shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    items = math.prod(shape)
+    if not 0 < items <= MAX_ITEMS:
+        raise DataError(f"{path} claims {' x '.join(map(str, shape))} items, which is no data set; fetch or copy it again")
+    found = len(content) - header
+    if found != items:
+        fault = "is truncated" if found < items else "is too long"
+        raise DataError(f"{path} {fault}: its header promises {items} bytes of items, it holds {found}; fetch or copy it again")
+    return Idx(shape, content[header:], content)
+
+
+def write_idx(path: Path, shape: tuple[int, ...], items: bytes) -> None:
+    """Write an IDX file of unsigned bytes."""
+    path.write_bytes(struct.pack(f">4B{len(shape)}I", 0, 0, UNSIGNED_BYTE, len(shape), *shape) + items)
+
+
+def _content(path: Path) -> memoryview:
+    try:
+        with path.open("rb") as file:
+            if file.read(2) == GZIP_MAGIC:
+                file.seek(0)
+                with gzip.GzipFile(fileobj=file) as packed:
+                    return memoryview(packed.read(MAX_ITEMS))
+            file.seek(0, 2)
+            if file.tell() == 0:
+                raise DataError(f"{path} is empty; fetch or copy it again")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; run `paceline data fetch mnist` or give a folder with the four IDX files") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is a damaged gzip file ({error}); fetch or copy it again") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None

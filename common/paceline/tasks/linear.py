@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ten floats fitted to made-up data: a real task that costs almost nothing, so what remains is the system itself.
+
+Knows neither numpy nor torch. Sample i is a hash of (seed, i), so there is no data to load: ten features of six bits each
+in [-1, 1), and a target that a known model plus bounded noise makes of them. The loss is the mean squared error.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.tasks import Buffer, Evaluation, Indices
+from paceline.tasks.options import between, read_options
+from paceline.tensors import Manifest
+
+WEIGHTS = 10
+TEST_SAMPLES = 512  # held out: sample numbers from 2^32 on, which no training index reaches
+NOISE = 1.0 / 32.0  # half-width of the target's noise
+_MASK = (1 << 64) - 1
+_PACKED = struct.Struct(f"<{WEIGHTS}f")
+
+
+@dataclass(frozen=True)
+class LinearOptions:
+    """Options of [task] name = "linear"."""
+
+    samples: int = 60_000
+    learning_rate: float = 0.1
+    batch: int = 32  # samples of one optimiser step
+    reference_seconds_per_sample: float = 0.001  # declared pace of a board of speed 1.0
+
+
+RULES = {
+    "samples": between(1, 2**32 - 1),
+    "learning_rate": between(0.0, 100.0),
+    "batch": between(1, 65_536),
+    "reference_seconds_per_sample": between(1e-9, 1e3),
+}
+
+
+def _mix(value: int) -> int:
+    """Return 64 well mixed bits of a 64-bit number (the splitmix64 finaliser)."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+class Linear:
+    """The task; see paceline.tasks.Task."""
+
+    def __init__(self, options: Mapping[str, object], seed: int, data_dir: Path | None = None) -> None:
+        self.options = read_options(LinearOptions, options, RULES, "task")
+        self.samples = self.options.samples
+        self.manifest = Manifest.build([("weight", "float32", (WEIGHTS,), "parameter")])
+        self.reference_seconds_per_sample = self.options.reference_seconds_per_sample
+        self.data_label = f"synthetic linear, {self.samples} samples"
+        self._key = _mix(seed & _MASK)
+        self.truth = tuple(_feature(_mix(self._key + 1), j) for j in range(WEIGHTS))
+
+    def sample(self, index: int) -> tuple[tuple[float, ...], float]:
+        """Return (features, target) of a sample; each is a multiple of 2^-10, so exact in double precision."""
+        bits = _mix((self._key + 0x9E3779B97F4A7C15 * (index + 2)) & _MASK)
+        features = tuple([((bits >> shift) & 63) / 32.0 - 1.0 for shift in range(0, 6 * WEIGHTS, 6)])
+        noise = ((bits >> 60) / 8.0 - 0.9375) * NOISE
+        return features, sum([w * x for w, x in zip(self.truth, features, strict=True)]) + noise
+
+    def initial(self) -> bytes:
+        return self._pad(_PACKED.pack(*[0.0] * WEIGHTS))
+
+    def evaluate(self, model: Buffer) -> Evaluation:
+        weights = _PACKED.unpack_from(model)
+        total = 0.0
+        for index in range(1 << 32, (1 << 32) + TEST_SAMPLES):
+            features, target = self.sample(index)
+            error = sum([w * x for w, x in zip(weights, features, strict=True)]) - target
+            total += error * error
+        return Evaluation(TEST_SAMPLES, total / TEST_SAMPLES, None, "mse")
+
+    def learner(self) -> LinearLearner:
+        return LinearLearner(self)
+
+    def _pad(self, packed: bytes) -> bytes:
+        return packed.ljust(self.manifest.nbytes, b"\0")
+
+
+class LinearLearner:
+    """Plain gradient descent in double precision; weights are rounded to single precision when they are dumped."""
+
+    def __init__(self, task: Linear) -> None:
+        self._task = task
+        self._weights = [0.0] * WEIGHTS
+
+    def load(self, model: Buffer) -> None:
+        self._weights = list(_PACKED.unpack_from(model))
+
+    def step(self, indices: Indices) -> None:
+        weights = self._weights
+        gradient = [0.0] * WEIGHTS
+        for index in indices:
+            features, target = self._task.sample(index)
+            error = sum([w * x for w, x in zip(weights, features, strict=True)]) - target
+            gradient = [g + error * x for g, x in zip(gradient, features, strict=True)]
+        scale = 2.0 * self._task.options.learning_rate / len(indices)  # d/dw of the mean of error^2
+        self._weights = [w - scale * g for w, g in zip(weights, gradient, strict=True)]
+
+    def dump(self, out: bytearray | memoryview) -> None:
+        out[:] = self._task._pad(_PACKED.pack(*self._weights))
+
+
+def _feature(bits: int, place: int) -> float:
+    return ((bits >> (6 * place)) & 63) / 32.0 - 1.0
