@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever only starts, helps or lists loads neither torch nor numpy: in real processes in which both refuse to load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# The refusal is no ImportError, so no `except ImportError` of the code under test can hide it.
+BORDER = """
+import sys
+
+class Border:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "numpy"):
+            raise SystemExit(f"crossed the border: something imports {name}")
+
+sys.meta_path.insert(0, Border())
+"""
+MAIN = """
+sys.argv = [{argv0!r}, *{arguments!r}]
+from {package}.cli import main
+sys.exit(main())
+"""
+
+
+def behind_the_border(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a fresh process that can load neither torch nor numpy."""
+    command = [sys.executable, "-c", BORDER + code]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy", "numpy.linalg"])
+def test_the_border_stops_who_crosses_it(library: str, tmp_path: Path) -> None:
+    code = f"try:\n    import {library}\nexcept Exception:\n    pass"
+    done = behind_the_border(code, tmp_path)
+    assert done.returncode == 1
+    assert "crossed the border" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "paceline",
+        "paceline.core",
+        "paceline.energy",
+        "paceline.policies",
+        "paceline.settings",
+        "paceline.wire",
+        "paceline.tensors",
+        "paceline.data",
+        "paceline.tasks",
+        "paceline_agent.agent",
+        "paceline_agent.meters",
+        "paceline_host.server",
+        "paceline_host.journal",
+    ],
+)
+def test_importing_loads_neither_torch_nor_numpy(module: str, tmp_path: Path) -> None:
+    done = behind_the_border(f"import {module}", tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "paceline --help",
+        "paceline run --help",
+        "paceline runs",
+        "paceline keys --help",
+        "paceline-agent --help",
+        "paceline-agent run --help",
+    ],
+)
+def test_a_command_that_trains_nothing_loads_neither(command: str, tmp_path: Path) -> None:
+    program, *arguments = command.split()
+    package = {"paceline": "paceline_host", "paceline-agent": "paceline_agent"}[program]
+    done = behind_the_border(MAIN.format(argv0=program, arguments=arguments, package=package), tmp_path)
+    assert done.returncode == 0, done.stderr
