@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever only starts, helps or lists loads neither torch nor numpy: in real processes in which both refuse to load."""
+"""Whatever only starts, helps or lists loads neither torch nor numpy: real processes in which both refuse."""
 
 from __future__ import annotations
 
