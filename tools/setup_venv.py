@@ -34,7 +34,7 @@ def main() -> int:
         for sentence in missing:
             print(f"setup: {sentence}", file=sys.stderr)
         return 1
-    wanted = {
+    wanted: dict[str, object] = {
         "python": list(sys.version_info[:3]),
         "root": str(ROOT),  # a venv does not survive a move of the checkout
         "packages": digest([ROOT / name for name in ("setup.py", "pyproject.toml", "constraints.txt")]),
@@ -168,17 +168,20 @@ def read_stamp() -> dict[str, object]:
 
 
 def pip(*arguments: str) -> None:
-    """Run the venv's pip, quiet unless it fails."""
-    run(str(VENV_PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
+    """Run the venv's pip."""
+    run(str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments)
 
 
 def run(*command: str) -> None:
-    """Run a command in the root of the checkout; its failure is ours."""
+    """Run a command in the root of the checkout; what it said is shown when it fails, and then its failure is ours."""
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    status = subprocess.run(command, cwd=str(ROOT), env=environment).returncode
-    if status != 0:
-        say(f"failed with status {status}: {' '.join(command)}")
-        say("what it said stands above; nothing is half done: the next call begins this step again")
+    done = subprocess.run(
+        command, cwd=str(ROOT), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode != 0:
+        print(done.stdout, file=sys.stderr)
+        say(f"failed with status {done.returncode}: {' '.join(command)}")
+        say("what it said stands above; the next call begins this step again")
         sys.exit(1)
 
 
