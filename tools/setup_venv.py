@@ -38,7 +38,7 @@ def main() -> int:
         "python": list(sys.version_info[:3]),
         "root": str(ROOT),  # a venv does not survive a move of the checkout
         "packages": digest([ROOT / name for name in ("setup.py", "pyproject.toml", "constraints.txt")]),
-        "core": digest([path for path in (ROOT / "core_c").rglob("*") if path.suffix in (".c", ".h", ".py")]),
+        "core": digest([path for path in (ROOT / "core_c").rglob("*") if path.suffix in (".c", ".h", ".py", ".txt")]),
     }
     present = read_stamp()
     if present.get("root") == wanted["root"] and VENV_PYTHON.exists():
