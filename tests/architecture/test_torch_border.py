@@ -5,9 +5,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from paceline.keys import write_pair
+from paceline.wire import Hello, decode
+from paceline_host.link import HostLink, new_pair
+
+HELLO_WITHIN_S = 30.0  # a bound against hanging, not a measurement
 
 # The refusal is no ImportError, so no `except ImportError` of the code under test can hide it.
 BORDER = """
@@ -80,3 +87,32 @@ def test_a_command_that_trains_nothing_loads_neither(command: str, tmp_path: Pat
     package = {"paceline": "paceline_host", "paceline-agent": "paceline_agent"}[program]
     done = behind_the_border(MAIN.format(argv0=program, arguments=arguments, package=package), tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_agent_says_hello_without_either(tmp_path: Path) -> None:
+    host, board = new_pair(), new_pair()
+    write_pair(tmp_path, "board", board)
+    link = HostLink("tcp://127.0.0.1:*", host, {"board": board.public}, print)
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        f'key_file = "board.key"\nstate_dir = "state"\n[host]\nendpoint = "{link.endpoint}"\n'
+        f'public_key = "{host.public}"\n[meter]\nsource = "modelled"\nidle_w = 2.0\nactive_w = 5.0\n',
+        encoding="utf-8",
+    )
+    code = MAIN.format(argv0="paceline-agent", arguments=["run", "--config", str(config)], package="paceline_agent")
+    agent = subprocess.Popen(
+        [sys.executable, "-c", BORDER + code], cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    hello = None
+    try:
+        until_s = time.monotonic() + HELLO_WITHIN_S
+        while hello is None and agent.poll() is None and time.monotonic() < until_s:
+            link.poll(0.1)
+            for arrival in link.receive():
+                hello = hello or decode(arrival.header, (Hello,))
+    finally:
+        agent.kill()
+        _, said = agent.communicate()
+        link.close()
+    assert isinstance(hello, Hello), said
+    assert hello.pid == agent.pid
