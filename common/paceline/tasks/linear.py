@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ten floats fitted to made-up data: a real task that costs almost nothing, so what remains is the system itself.
 
-Knows neither numpy nor torch. Sample i is a hash of (seed, i), so there is no data to load: ten features of six bits each
-in [-1, 1), and a target that a known model plus bounded noise makes of them. The loss is the mean squared error.
+Knows neither numpy nor torch. Sample i is a hash of (seed, i), so there is no data to load: ten features of six bits
+each in [-1, 1), and a target that a known model plus bounded noise makes of them. The loss is the mean squared error.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from paceline.tasks import Buffer, Evaluation, Indices
-from paceline.tasks.options import between, read_options
+from paceline.settings import Bounds
+from paceline.tasks import Buffer, Evaluation, Indices, read_options
 from paceline.tensors import Manifest
 
 WEIGHTS = 10
@@ -27,18 +28,10 @@ _PACKED = struct.Struct(f"<{WEIGHTS}f")
 class LinearOptions:
     """Options of [task] name = "linear"."""
 
-    samples: int = 60_000
-    learning_rate: float = 0.1
-    batch: int = 32  # samples of one optimiser step
-    reference_seconds_per_sample: float = 0.001  # declared pace of a board of speed 1.0
-
-
-RULES = {
-    "samples": between(1, 2**32 - 1),
-    "learning_rate": between(0.0, 100.0),
-    "batch": between(1, 65_536),
-    "reference_seconds_per_sample": between(1e-9, 1e3),
-}
+    samples: Annotated[int, Bounds(ge=1, lt=1 << 32)] = 60_000
+    learning_rate: Annotated[float, Bounds(ge=0, le=100)] = 0.1
+    batch: Annotated[int, Bounds(ge=1, le=65_536)] = 32  # samples of one optimiser step
+    reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.001  # declared, at speed 1.0
 
 
 def _mix(value: int) -> int:
@@ -52,7 +45,7 @@ class Linear:
     """The task; see paceline.tasks.Task."""
 
     def __init__(self, options: Mapping[str, object], seed: int, data_dir: Path | None = None) -> None:
-        self.options = read_options(LinearOptions, options, RULES, "task")
+        self.options = read_options(options, LinearOptions)
         self.samples = self.options.samples
         self.manifest = Manifest.build([("weight", "float32", (WEIGHTS,), "parameter")])
         self.reference_seconds_per_sample = self.options.reference_seconds_per_sample

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between an agent and its trainer <-> datagrams of msgpack. Pure: knows no socket and no process.
+
+One datagram of a SOCK_SEQPACKET socket is one message: a map of `kind` and the fields that are not None. Both ends
+are of one version and on one machine, yet sizes, types and names are checked, so that a fault is found where it
+enters. Tensors never pass here; they lie in two mapped files. Instants are the monotonic clock of this machine, which
+both ends share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgpack  # type: ignore[import-untyped]  # it ships no types
+
+from paceline.errors import LocalProtocolError, RemoteProtocolError, SettingsError
+from paceline.settings import Bounds, load_table
+from paceline_agent.pace import Pace
+
+MESSAGE_BYTES = 60 * 1024  # below the default send buffer of a Unix socket, so a message is sent whole or not at all
+MAX_RANGES = 64
+DETAIL_BYTES = 480  # a detail travels on in a message of the link, whose texts hold 512 bytes
+
+Count = Annotated[int, Bounds(ge=0, lt=1 << 63)]
+Position = Annotated[int, Bounds(ge=0, lt=1 << 32)]
+Text = Annotated[str, Bounds(le=4096)]
+
+
+@dataclass(frozen=True)
+class Message:
+    """What all messages share."""
+
+    kind: ClassVar[str] = ""
+
+
+# Agent to trainer ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load(Message):
+    """Prepare for a run. `options` is a JSON object; `data_dir` empty: the user's cache; `pace` None: full speed."""
+
+    kind = "load"
+    run: Text
+    task: Text
+    options: Text
+    seed: Annotated[int, Bounds(ge=0, lt=1 << 64)]
+    data_dir: Text
+    model_path: Text  # sized by the trainer; the agent writes the base model into it before Work
+    update_path: Text  # sized by the trainer; holds the trained model at Done
+    pace: Pace | None = None
+    regime: Text = "pma"
+
+
+@dataclass(frozen=True)
+class Work(Message):
+    """Train on these positions of permutation(plan_seed, epoch), `batch` at a time."""
+
+    kind = "work"
+    lease: Count
+    ranges: Annotated[tuple[tuple[Position, Position, Position], ...], Bounds(ge=1, le=MAX_RANGES)]
+    batch: Annotated[int, Bounds(ge=1, le=1 << 20)]
+    plan_seed: Annotated[int, Bounds(ge=0, lt=1 << 64)]
+
+    @property
+    def samples(self) -> int:
+        return sum(end - begin for _, begin, end in self.ranges)
+
+
+@dataclass(frozen=True)
+class Cancel(Message):
+    """Give up the work under `lease`; work that is over already is none of its business."""
+
+    kind = "cancel"
+    lease: Count
+
+
+@dataclass(frozen=True)
+class Stop(Message):
+    """End the process."""
+
+    kind = "stop"
+
+
+# Trainer to agent ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """First message of a trainer's life."""
+
+    kind = "hello"
+    pid: Count
+
+
+@dataclass(frozen=True)
+class Loaded(Message):
+    """Model and data are held, both files have `model_bytes`."""
+
+    kind = "loaded"
+    manifest_digest: Text
+    model_bytes: Count
+    samples: Count
+    data_label: Text
+
+
+@dataclass(frozen=True)
+class Edge(Message):
+    """Computing began or ended at t_us of the monotonic clock."""
+
+    kind = "edge"
+    lease: Count
+    edge: Literal["begin", "end"]
+    t_us: Count
+
+
+@dataclass(frozen=True)
+class Progress(Message):
+    """Samples done so far."""
+
+    kind = "progress"
+    lease: Count
+    samples: Count
+
+
+@dataclass(frozen=True)
+class Done(Message):
+    """The update is complete in its file. `overruns`: steps that took longer than declared, by `late_us` in all."""
+
+    kind = "done"
+    lease: Count
+    samples: Count
+    steps: Count
+    compute_us: Count
+    overruns: Count
+    late_us: Count
+    update_sha256: Text
+
+
+@dataclass(frozen=True)
+class Failed(Message):
+    """The work under `lease` (None: loading) ended without a result; the trainer lives on."""
+
+    kind = "failed"
+    reason: Text
+    detail: Text
+    lease: Count | None = None
+
+
+FROM_AGENT: tuple[type[Message], ...] = (Load, Work, Cancel, Stop)
+FROM_TRAINER: tuple[type[Message], ...] = (Hello, Loaded, Edge, Progress, Done, Failed)
+_KINDS = {cls.kind: cls for cls in (*FROM_AGENT, *FROM_TRAINER)}
+
+
+def encode(message: Message) -> bytes:
+    """Return the datagram of a message. Raises LocalProtocolError when it is too long."""
+    content: dict[str, Any] = {"kind": message.kind}
+    content.update((name, value) for name, value in dataclasses.asdict(message).items() if value is not None)
+    data: bytes = msgpack.packb(content)
+    if len(data) > MESSAGE_BYTES:
+        raise LocalProtocolError(f"{message.kind} needs {len(data)} bytes, the limit is {MESSAGE_BYTES}")
+    return data
+
+
+def decode(data: bytes, allowed: tuple[type[Message], ...]) -> Message:
+    """Return the message of a datagram, one of `allowed`. Raises RemoteProtocolError for anything else."""
+    if len(data) > MESSAGE_BYTES:
+        raise RemoteProtocolError(f"a datagram of {len(data)} bytes, the limit is {MESSAGE_BYTES}")
+    try:
+        content = msgpack.unpackb(data, strict_map_key=True)
+    except Exception as error:  # msgpack raises many kinds; each means the same here
+        raise RemoteProtocolError(f"not msgpack: {type(error).__name__}") from None
+    kind = content.pop("kind", None) if type(content) is dict else None
+    cls = _KINDS.get(kind) if type(kind) is str else None
+    if cls is None or cls not in allowed:
+        raise RemoteProtocolError(f"unexpected message kind {kind!r:.40}")
+    try:
+        return load_table(content, cls, where=cls.kind)
+    except SettingsError as error:
+        raise RemoteProtocolError(str(error)) from None
+
+
+def shortened(text: str) -> str:
+    """Return what of a detail fits into a message of the link."""
+    return text.encode("utf-8", "replace")[:DETAIL_BYTES].decode("utf-8", "ignore")

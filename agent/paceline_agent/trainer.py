@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer: a process that trains on slices and tells its agent over one socket. Knows no link, no meter and no
+host.
+
+Everything heavy (torch, data, model) lives here, so that what kills it is reported by the agent and not suffered. It
+ends when told to, and when its socket closes, also in the middle of a slice and while it waits for a declared pace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import mmap
+import os
+import select
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from paceline.errors import DataError, PacelineError, RemoteProtocolError, SettingsError
+from paceline.tasks import Task, make
+from paceline_agent import channel
+from paceline_agent.channel import Cancel, Done, Edge, Failed, Hello, Load, Loaded, Progress, Stop, Work
+from paceline_agent.pace import Pace, Pacer
+from paceline_agent.workers import Worker, worker
+
+PROGRESS_S = 0.25  # between two Progress messages of a slice
+WARM_UP_BATCH = 32
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve the agent at the other end of an inherited socket."""
+    parser = argparse.ArgumentParser(prog="paceline_agent.trainer", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="inherited SOCK_SEQPACKET Unix socket")
+    parser.add_argument("--threads", type=int, default=1, help="threads of numerical libraries (default 1)")
+    arguments = parser.parse_args(argv)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(arguments.threads)  # read when torch and numpy are imported, at Load
+    with socket.socket(fileno=arguments.fd) as agent:
+        return serve(agent)
+
+
+def serve(agent: socket.socket) -> int:
+    """Serve one agent until it stops this trainer or is gone; return the exit status."""
+    agent.setblocking(True)
+    trainer = Trainer(agent)
+    try:
+        trainer.say(Hello(os.getpid()))
+        while True:
+            trainer.obey(trainer.next_message(None))
+    except Ended:
+        return 0
+    except RemoteProtocolError as error:
+        with suppress(Ended):
+            trainer.say(Failed("protocol", channel.shortened(str(error))))
+        return 1
+
+
+class Ended(Exception):
+    """The agent said Stop, or is gone."""
+
+
+class Cancelled(Exception):
+    """The agent cancelled the slice in work."""
+
+
+class Trainer:
+    """Holds a task, its worker and the two mapped files."""
+
+    def __init__(self, agent: socket.socket) -> None:
+        self._agent = agent
+        self._loaded: Load | None = None
+        self._task: Task | None = None
+        self._worker: Worker | None = None
+        self._model = self._update = memoryview(b"")
+
+    def obey(self, message: channel.Message | None) -> None:
+        """Carry out one message. What goes wrong is answered by Failed; only Ended and a broken protocol get out."""
+        if isinstance(message, Load):
+            self._attempt(None, lambda: self._load(message))
+        elif isinstance(message, Work):
+            self._attempt(message.lease, lambda: self._work(message))
+
+    def say(self, message: channel.Message) -> None:
+        try:
+            self._agent.send(channel.encode(message))
+        except OSError:
+            raise Ended from None
+
+    def next_message(self, timeout_s: float | None) -> channel.Message | None:
+        """Return the next message, or None after timeout_s (None: wait). Raises Ended for Stop and a closed socket."""
+        if timeout_s is not None and not select.select((self._agent,), (), (), timeout_s)[0]:
+            return None
+        try:
+            data = self._agent.recv(channel.MESSAGE_BYTES + 1)
+        except OSError:
+            data = b""
+        message = channel.decode(data, channel.FROM_AGENT) if data else Stop()
+        if isinstance(message, Stop):
+            raise Ended
+        return message
+
+    def _attempt(self, lease: int | None, action: Callable[[], None]) -> None:
+        try:
+            action()
+            return
+        except (Ended, RemoteProtocolError):
+            raise
+        except Cancelled:
+            reason, detail = "cancelled", "the agent cancelled this lease"
+        except PacelineError as error:
+            reason = {DataError: "data", SettingsError: "settings"}.get(type(error), "refused")
+            detail = str(error)
+        except MemoryError:
+            reason, detail = "memory", "out of memory; try a smaller batch or model"
+        except Exception as error:
+            traceback.print_exc()
+            reason, detail = "error", f"{type(error).__name__}: {error}"
+        self.say(Failed(reason, channel.shortened(detail), lease))
+
+    # Load -----------------------------------------------------------------------------------------------------------
+
+    def _load(self, load: Load) -> None:
+        task = self._task_for(load)
+        self._model = _mapped(Path(load.model_path), task.manifest.nbytes)
+        self._update = _mapped(Path(load.update_path), task.manifest.nbytes)
+        self._loaded = load
+        self.say(Loaded(task.manifest.digest(), task.manifest.nbytes, task.samples, task.data_label))
+
+    def _task_for(self, load: Load) -> Task:
+        """Return the task, the one at hand when nothing but the run, files or pace has changed."""
+        known = self._loaded
+        if known is not None and self._task is not None:
+            same = replace(
+                known, run=load.run, model_path=load.model_path, update_path=load.update_path, pace=load.pace
+            )
+            if same == load:
+                return self._task
+        self._loaded = self._task = self._worker = None
+        try:
+            options = json.loads(load.options)
+        except ValueError as error:
+            raise SettingsError([f"task options are not JSON: {error}"]) from None
+        if type(options) is not dict:
+            raise SettingsError([f"task options are a {type(options).__name__}, expected a JSON object"])
+        self._task = make(load.task, options, load.seed, Path(load.data_dir) if load.data_dir else None)
+        self._worker = worker(load.regime, self._task)
+        self._worker.warm_up(WARM_UP_BATCH)
+        return self._task
+
+    # Work -----------------------------------------------------------------------------------------------------------
+
+    def _work(self, work: Work) -> None:
+        if self._loaded is None or self._task is None or self._worker is None:
+            raise RemoteProtocolError("WORK before LOAD")
+        clock = WorkClock(self, work.lease, self._loaded.pace, self._task.reference_seconds_per_sample)
+        self._worker.work(work, self._model, self._update, clock)
+        self.say(
+            Done(
+                lease=work.lease,
+                samples=clock.samples,
+                steps=clock.steps,
+                compute_us=clock.end_us - clock.begin_us,
+                overruns=clock.overruns,
+                late_us=clock.late_us,
+                update_sha256=hashlib.sha256(self._update).hexdigest(),
+            )
+        )
+
+
+class WorkClock:
+    """Time of one slice: edges, declared pace, progress, and a look at the socket after each step."""
+
+    def __init__(self, trainer: Trainer, lease: int, pace: Pace | None, seconds_per_sample: float) -> None:
+        self._trainer = trainer
+        self._lease = lease
+        self._pacer = Pacer(pace, seconds_per_sample, lease) if pace is not None else None
+        self._progress_due_s = 0.0
+        self.samples = self.steps = self.begin_us = self.end_us = 0
+
+    @property
+    def overruns(self) -> int:
+        return self._pacer.overruns if self._pacer else 0
+
+    @property
+    def late_us(self) -> int:
+        return round(self._pacer.late_s * 1e6) if self._pacer else 0
+
+    def begin(self) -> None:
+        self.begin_us = _now_us()
+        self._trainer.say(Edge(self._lease, "begin", self.begin_us))
+        begin_s = self.begin_us / 1e6
+        self._progress_due_s = begin_s + PROGRESS_S
+        if self._pacer:
+            self._pacer.begin(begin_s)
+
+    def step(self, samples: int) -> None:
+        self.samples += samples
+        self.steps += 1
+        now_s = time.monotonic()
+        due_s = self._pacer.step(samples, now_s) if self._pacer else now_s
+        while True:  # at least one look, then until the step is due
+            message = self._trainer.next_message(max(0.0, due_s - time.monotonic()))
+            if message is None:
+                break
+            self._answer(message)
+        if due_s >= self._progress_due_s:
+            self._progress_due_s = due_s + PROGRESS_S
+            self._trainer.say(Progress(self._lease, self.samples))
+
+    def end(self) -> None:
+        self.end_us = _now_us()
+        self._trainer.say(Edge(self._lease, "end", self.end_us))
+
+    def _answer(self, message: channel.Message) -> None:
+        if isinstance(message, Cancel):
+            if message.lease == self._lease:
+                raise Cancelled
+        else:
+            raise RemoteProtocolError(f"{message.kind.upper()} while lease {self._lease} is in work")
+
+
+def _mapped(path: Path, nbytes: int) -> memoryview:
+    """Size a file and map it for reading and writing."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)  # a full disk is found here, not as a bus error in a slice
+            os.ftruncate(descriptor, nbytes)
+            return memoryview(mmap.mmap(descriptor, nbytes))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise DataError(f"{path}: cannot make a file of {nbytes} bytes: {error.strerror}") from None
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Periodic model averaging on a board: take the round's base model, train on a slice, hand back the model."""
+
+from __future__ import annotations
+
+import functools
+from array import array
+from collections.abc import Iterator
+
+from paceline.core import permutation
+from paceline.errors import DataError
+from paceline.tasks import Task
+from paceline_agent.channel import Work
+from paceline_agent.workers import Clock
+
+_permutation = functools.lru_cache(maxsize=2)(permutation)  # 4 bytes a sample; a slice touches two epochs at most
+
+
+class PmaWorker:
+    """See paceline_agent.workers.Worker."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._learner = task.learner()
+
+    def warm_up(self, batch: int) -> None:
+        self._learner.load(self._task.initial())
+        self._learner.step(range(min(batch, self._task.samples)))
+
+    def work(self, work: Work, model: memoryview, update: memoryview, clock: Clock) -> None:
+        order = slice_order(work, self._task.samples)
+        self._learner.load(model)  # local optimiser state is forgotten here (DECISIONS 5)
+        clock.begin()
+        for batch in minibatches(order, work.batch):
+            self._learner.step(batch)
+            clock.step(len(batch))
+        clock.end()
+        self._learner.dump(update)
+
+
+def slice_order(work: Work, samples: int) -> memoryview:
+    """Return the sample numbers of a slice, in the order of its positions: permutation(plan_seed, epoch)[position]."""
+    order = array("I")
+    for epoch, begin, end in work.ranges:
+        if not begin < end <= samples:
+            raise DataError(
+                f"range {begin}..{end} of epoch {epoch} is outside the {samples} samples of this board's data"
+            )
+        order.frombytes(memoryview(_permutation(work.plan_seed, epoch, samples))[begin:end].cast("B"))
+    return memoryview(order)
+
+
+def minibatches(order: memoryview, batch: int) -> Iterator[memoryview]:
+    """Yield `batch` numbers at a time, across the borders of ranges; the last may be fewer."""
+    for begin in range(0, len(order), batch):
+        yield order[begin : begin + batch]
