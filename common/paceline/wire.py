@@ -331,7 +331,13 @@ def _optional(check: _Check) -> _Check:
 
 
 def _text(limit: int) -> _Check:
-    return lambda value: type(value) is str and len(value.encode("utf-8", "surrogatepass")) <= limit
+    def check(value: Any) -> bool:
+        try:
+            return type(value) is str and len(value.encode()) <= limit
+        except UnicodeEncodeError:  # half a surrogate pair, as the system's file names may hold
+            return False
+
+    return check
 
 
 def _check_for(name: str, hint: Any) -> _Check:
