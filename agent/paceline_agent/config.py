@@ -11,6 +11,7 @@ from paceline.errors import SettingsError
 from paceline.keys import KeyPair, is_public, read_pair, read_public
 from paceline.settings import Bounds, load
 from paceline_agent.meters import MeterSettings
+from paceline_agent.pace import Pace
 
 
 @dataclass(frozen=True)
@@ -29,18 +30,6 @@ class TrainerSettings:
 
 
 @dataclass(frozen=True)
-class EmulationSettings:
-    """Declared pace of an emulated board; a board of speed 1.0 takes the task's stated seconds per sample."""
-
-    speed: Annotated[float, Bounds(gt=0)]
-    step_fixed_s: Annotated[float, Bounds(ge=0)] = 0.0
-    noise: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # relative standard deviation of a step
-    throttle_after_s: Annotated[float, Bounds(ge=0)] = 0.0  # 0: never
-    throttle_factor: Annotated[float, Bounds(ge=1)] = 1.0  # seconds per sample are multiplied by it then
-    seed: Annotated[int, Bounds(ge=0)] = 0
-
-
-@dataclass(frozen=True)
 class AgentConfig:
     """One board."""
 
@@ -50,9 +39,10 @@ class AgentConfig:
     data_dir: str = ""  # folder of data sets; empty: the cache of `paceline data fetch`
     meter: MeterSettings = field(default_factory=MeterSettings)
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
-    emulation: EmulationSettings | None = None
+    emulation: Pace | None = None  # declared pace of an emulated board
     chunk_max_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 20
     threads: Annotated[int, Bounds(ge=1, le=256)] = 1  # of the trainer
+    end_with_stdin: bool = False  # end when stdin closes: an emulated board dies with its parent
 
     def keys(self, base: Path) -> tuple[KeyPair, str]:
         """Return this board's pair and the host's public key; relative paths start at `base`."""

@@ -14,8 +14,8 @@ from paceline.errors import RemoteProtocolError
 from paceline.session import Session, State
 from paceline.transfer import Receiver, Sender
 from paceline.wire import (
-    PROTOCOL, Answer, Assign, Begin, Bye, Cancel, Chunk, Commit, Credit, End, Energy, Failed, Hello, Load, Message,
-    Ping, Pong, Range, Ready, Reject, Result, RoundClosed, Taken, Welcome,
+    FROM_HOST, PROTOCOL, Answer, Assign, Begin, Bye, Cancel, Chunk, Commit, Credit, End, Energy, Failed, Hello, Load,
+    Message, Ping, Pong, Range, Ready, Reject, Result, RoundClosed, Taken, Welcome, decode,
 )  # fmt: skip
 
 GREETING_S = 10.0  # patience before the host has told its own
@@ -283,20 +283,30 @@ class AgentMachine:
         """Where the session stands."""
         return self._session.state
 
+    def bye(self, reason: str, now_s: float) -> bytes | None:
+        """Return a goodbye, or None where no session would hear it."""
+        if self._session.state in (State.GREETING, State.CLOSED):
+            return None
+        return self._session.send(Bye(self._session.nonce, reason), now_s)
+
     def wake_s(self) -> float:
         """Return when the next Tick is due."""
-        session = self._session
-        due = min(session.heard_s + session.patience_s, session.said_s + self._heartbeat_s)
-        return min(due, self._lease_end_s) if self._assign is not None else due
+        due = [self._session.silent_at_s]
+        if self._may_ping():
+            due.append(self._session.said_s + self._heartbeat_s)
+        if self._assign is not None:
+            due.append(self._lease_end_s)
+        return min(due)
 
     # Messages -------------------------------------------------------------------------------------------------------
 
     def _received(self, event: Received, now_s: float) -> None:
-        message = self._session.receive(event.header, now_s)
+        message = decode(event.header, FROM_HOST)
+        if event.payload_bytes and not isinstance(message, Chunk):
+            raise RemoteProtocolError(f"{message.kind} with a payload")
+        self._session.accept(message, now_s)
         if isinstance(message, Chunk):
             self._chunk(message, event.payload_bytes)
-        elif event.payload_bytes:
-            raise RemoteProtocolError(f"{message.kind} with a payload")
         else:
             self._MESSAGES.get(type(message), AgentMachine._nothing)(self, message, now_s)
 
@@ -313,7 +323,13 @@ class AgentMachine:
         self._chunk_bytes, self._credit_bytes = message.chunk_bytes, message.credit_bytes
 
     def _reject(self, message: Reject, now_s: float) -> None:
-        self._out.append(Exit(message.code, message.text))
+        if message.code == "session":
+            self._out.append(Reconnect(f"the host does not know this session: {message.text}"))
+        else:
+            if message.code == "session":  # the host has forgotten this session, or started anew: greet it again
+            self._out.append(Reconnect(f"the host does not know this session: {message.text}"))
+        else:
+            self._out.append(Exit(message.code, message.text))
 
     def _loading(self, message: Load, now_s: float) -> None:
         self._load, self._ready, self._trainer_lives = message, None, TRAINER_LIVES
@@ -324,8 +340,10 @@ class AgentMachine:
         self._out.append(OpenWindow(message.run))
 
     def _assigned(self, message: Assign, now_s: float) -> None:
-        if self._ready is None or (message.base_bytes not in (0, self._ready.model_bytes)):
-            raise RemoteProtocolError(f"assign names a model of {message.base_bytes} bytes")
+        if self._ready is None or message.base_bytes not in (0, self._ready.model_bytes):
+            detail = f"assign names a model of {message.base_bytes} bytes"
+            self._say(Failed(self._session.nonce, message.lease, "model-bytes", detail), now_s)
+            return
         self._assign, self._lease_end_s, self._samples = message, now_s + message.lease_s, 0
         self._out.append(Mark("transfer"))
         self._say(Taken(self._session.nonce, message.lease), now_s)
@@ -369,6 +387,7 @@ class AgentMachine:
 
     def _ended(self, message: End, now_s: float) -> None:
         if self._assign is not None:
+            self._say(Failed(self._session.nonce, self._assign.lease, "ended", "the run ended before the work"), now_s)
             self._forget_work(stop=True)
         if self._window_open:
             self._out += [Mark("other"), MeasureSplit(message.run, message.round)]
@@ -464,11 +483,14 @@ class AgentMachine:
         if self._assign is not None and now_s >= self._lease_end_s:
             self._say(Failed(session.nonce, self._assign.lease, "lease-expired", "the host did not renew it"), now_s)
             self._forget_work(stop=True)
-        if session.state not in (State.GREETING, State.CLOSED) and now_s - session.said_s >= self._heartbeat_s:
+        if self._may_ping() and now_s >= session.said_s + self._heartbeat_s:
             lease = self._assign.lease if self._assign is not None else 0
             self._say(Ping(session.nonce, lease, self._samples if lease else 0), now_s)
 
     # Parts ----------------------------------------------------------------------------------------------------------
+
+    def _may_ping(self) -> bool:
+        return self._session.state not in (State.GREETING, State.CLOSED)
 
     def _say(self, message: Message, now_s: float) -> None:
         self._out.append(Send(self._session.send(message, now_s)))

@@ -57,6 +57,8 @@ class Connected:
 
     board: int
     session: Session
+    agent_pid: int = 0
+    agent_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,8 @@ class StoreReady:
 
     board: int
     ready: Ready
+    agent_pid: int
+    agent_version: str
 
 
 @dataclass(frozen=True)
@@ -241,6 +245,8 @@ class Board:
 
     name: str
     session: Session | None = None
+    agent_pid: int = 0
+    agent_version: str = ""
     ready: Ready | None = None
     lease: Lease | None = None
     queue: deque[Slice] = field(default_factory=deque)
@@ -311,6 +317,7 @@ class RoundMachine:
     def _connected(self, event: Connected, now_s: float) -> None:
         board = self.boards[event.board]
         board.session, board.ready, board.base, board.begun = event.session, None, "", False
+        board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
         board.since_s = now_s
         facts = self.facts
         self._send(event.board, Load(event.session.nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed))
@@ -327,7 +334,7 @@ class RoundMachine:
             self._refuse(index, "data", text, now_s)
         else:
             board.ready, board.since_s = message, now_s
-            self._out.append(StoreReady(index, message))
+            self._out.append(StoreReady(index, message, board.agent_pid, board.agent_version))
             if self.phase not in ("starting", "ending"):
                 self._begin(index)
                 self._hand_out_orphans(now_s)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of an agent: one thread that carries out what the AgentMachine says. Effects only; decisions are the machine's.
+
+Memory stays small and start-up short: neither torch nor numpy is ever imported here, they live in the trainer child.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from paceline import machine as m
+from paceline import wire
+from paceline.errors import KeyFileError, PacelineError, RemoteProtocolError
+from paceline.version import VERSION
+from paceline_agent import channel
+from paceline_agent.child import TrainerChild
+from paceline_agent.config import AgentConfig
+from paceline_agent.joules import Joules
+from paceline_agent.link import AgentLink, Arrival
+
+BACKOFF_S = (0.5, 15.0)  # first and longest pause before the next attempt, with jitter
+GOODBYE_S = 1.0
+_EXIT_CODES = {"version": 6, "fenced": 5, "manifest": 6, "data": 3, "energy": 3}
+
+
+class Agent:
+    """One board's agent. `run` returns the exit status; `stop` may be called from a signal handler."""
+
+    def __init__(self, config: AgentConfig, base: Path, say: Callable[[str], None]) -> None:
+        self._config = config
+        self._base = base
+        self._say = say
+        self._outbox: deque[tuple[bytes, memoryview | bytes]] = deque()
+        self._payload: memoryview | bytes = b""
+        self._base_hash = hashlib.sha256()
+        self._stopping = ""
+        self._status: int | None = None
+        self._failures = 0
+        self._load: wire.Load | None = None
+        self._watched: int | None = None
+
+    def stop(self, reason: str) -> None:
+        """End in order: goodbye, trainer, meter."""
+        self._stopping = reason
+
+    def run(self) -> int:
+        """Serve the host until stopped. Raises PacelineError when the agent cannot start."""
+        keys, host_key = self._config.keys(self._base)
+        state_dir = self._base / self._config.state_dir
+        with ExitStack() as life:
+            self._trainer = TrainerChild(state_dir, self._config.trainer.server)
+            life.callback(self._trainer.close)
+            self._joules = life.enter_context(Joules(self._config.meter))
+            self._link = AgentLink(self._config.host.endpoint, keys, host_key)
+            life.callback(lambda: self._link.close(GOODBYE_S if self._said_bye else 0.0))
+            self._said_bye = False
+            self._link.watch(self._joules.fileno())
+            if self._config.end_with_stdin:
+                self._link.watch(sys.stdin.fileno())
+            identity = m.Identity(
+                VERSION, machine_id(state_dir), os.getpid(), self._config.chunk_max_bytes, self._joules.source,
+                self._joules.known,
+            )  # fmt: skip
+            self._machine = m.AgentMachine(identity, lambda: secrets.randbits(64) or 1)
+            self._do(self._machine.restart(_now_s()))
+            while self._status is None and not self._stopping:
+                self._turn()
+            self._goodbye()
+        return self._status if self._status is not None else 0
+
+    # One turn of the loop -------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        timeout_s = 0.005 if self._outbox else max(0.0, min(1.0, self._machine.wake_s() - _now_s()))
+        ready = self._link.poll(timeout_s)
+        for arrival in self._link.receive():
+            self._hear(arrival)
+        if self._trainer.fileno() in ready:
+            self._hear_trainer()
+        if self._joules.fileno() in ready:
+            self._joules.drain()
+        self._settle_joules()
+        if self._config.end_with_stdin and sys.stdin.fileno() in ready:
+            self._stopping = "its parent is gone"
+        if _now_s() >= self._machine.wake_s():
+            self._step(m.Tick())
+        self._flush()
+
+    def _hear(self, arrival: Arrival) -> None:
+        self._failures = 0
+        self._payload = arrival.payload
+        try:
+            self._step(m.Received(arrival.header, len(arrival.payload)))
+        except RemoteProtocolError as error:
+            self._say(f"the host broke the protocol, message dropped: {error}")
+        finally:
+            self._payload = b""
+
+    def _hear_trainer(self) -> None:
+        for message in self._trainer.receive():
+            if message is None:
+                self._lose_trainer("")
+            elif isinstance(message, channel.Loaded):
+                self._loaded(message)
+            elif isinstance(message, channel.Hello):
+                self._trainer_pid = message.pid
+            elif isinstance(message, channel.Edge):
+                begin = message.edge == "begin"
+                self._joules.activity(message.t_us, begin)
+                self._step(m.WorkEdge(message.lease, begin, message.t_us))
+            elif isinstance(message, channel.Progress):
+                self._step(m.WorkProgress(message.lease, message.samples))
+            elif isinstance(message, channel.Done):
+                values = {name: getattr(message, name) for name in m.WorkDone.__dataclass_fields__}
+                self._step(m.WorkDone(**values))
+            elif isinstance(message, channel.Failed):
+                self._say(f"trainer: {message.reason}: {message.detail}")
+                self._joules.activity(_now_us(), False)
+                self._step(m.WorkFailed(message.lease or 0, message.reason, message.detail))
+
+    def _loaded(self, message: channel.Loaded) -> None:
+        try:
+            self._trainer.map(message.model_bytes)
+        except PacelineError as error:
+            self._lose_trainer(str(error))
+            return
+        self._step(
+            m.TrainerReady(
+                message.manifest_digest, message.model_bytes, message.samples, message.data_label, self._trainer_pid
+            )
+        )
+
+    def _lose_trainer(self, why: str) -> None:
+        if self._watched is not None:
+            self._link.unwatch(self._watched)
+            self._watched = None
+        how = why or self._trainer.bury()
+        if why:
+            self._trainer.close()
+        self._joules.activity(_now_us(), False)
+        self._say(how)
+        self._step(m.TrainerGone(how))
+
+    def _settle_joules(self) -> None:
+        for event in self._joules.settled():
+            self._step(event)
+
+    def _step(self, event: m.Event) -> None:
+        self._do(self._machine.step(event, _now_s()))
+
+    # Actions --------------------------------------------------------------------------------------------------------
+
+    def _do(self, actions: list[m.Action]) -> None:
+        for action in actions:
+            self._ACTIONS[type(action)](self, action)
+
+    def _send(self, action: m.Send) -> None:
+        payload: memoryview | bytes = b""
+        if action.piece is not None and self._trainer.update is not None:
+            payload = memoryview(self._trainer.update)[action.piece[0] : action.piece[1]]
+        self._outbox.append((action.header, payload))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._outbox and self._link.send(*self._outbox[0]):
+            self._outbox.popleft()
+
+    def _start_trainer(self, action: m.StartTrainer) -> None:
+        load = self._load = action.load
+        try:
+            self._trainer.start()
+        except OSError as error:
+            self._lose_trainer(f"cannot start a trainer: {error}")
+            return
+        descriptor = self._trainer.fileno()
+        if descriptor is not None and descriptor != self._watched:
+            self._link.watch(descriptor)
+            self._watched = descriptor
+        self._trainer.unmap()
+        data_dir = str(self._base / self._config.data_dir) if self._config.data_dir else ""
+        self._trainer.send(
+            channel.Load(
+                run=load.run, task=load.task, options=load.options, seed=load.seed, data_dir=data_dir,
+                model_path=str(self._trainer.model_path), update_path=str(self._trainer.update_path),
+                pace=self._config.emulation, regime=load.regime,
+            )
+        )  # fmt: skip
+
+    def _store_base(self, action: m.StoreBase) -> None:
+        if self._trainer.model is None:
+            return
+        if action.offset == 0:
+            self._base_hash = hashlib.sha256()
+        self._trainer.model[action.offset : action.offset + len(self._payload)] = self._payload
+        self._base_hash.update(self._payload)
+        if action.sha256 is not None:
+            self._step(m.BaseReady(action.lease, self._base_hash.hexdigest() == action.sha256))
+
+    def _start_work(self, action: m.StartWork) -> None:
+        seed = self._load.seed if self._load else 0
+        self._trainer.send(channel.Work(action.lease, action.ranges, action.batch, seed))
+
+    def _stop_work(self, action: m.StopWork) -> None:
+        self._trainer.send(channel.Cancel(action.lease))
+
+    def _open_window(self, action: m.OpenWindow) -> None:
+        self._joules.open(_now_us())
+
+    def _mark(self, action: m.Mark) -> None:
+        self._joules.mark(_now_us() if action.t_us is None else action.t_us, action.category, action.lease)
+
+    def _void(self, action: m.Void) -> None:
+        self._joules.void(action.lease)
+
+    def _measure(self, action: m.Measure) -> None:
+        self._joules.measure(action.lease)
+
+    def _measure_split(self, action: m.MeasureSplit) -> None:
+        self._joules.measure_split(action.run, action.round, _now_us())
+
+    def _reconnect(self, action: m.Reconnect) -> None:
+        trouble = self._link.trouble
+        self._outbox.clear()
+        if "refused this board's key" in trouble or "CURVE handshake" in trouble:
+            raise KeyFileError(f"cannot work with {self._config.host.endpoint}: {trouble}")
+        self._say(f"{action.reason}{': ' + trouble if trouble else ''}; connecting again")
+        self._link.reconnect()
+        self._failures += 1
+        self._do(self._machine.restart(_now_s()))
+
+    def _exit(self, action: m.Exit) -> None:
+        self._say(action.text)
+        self._status = _EXIT_CODES.get(action.code, 9)
+
+    def _goodbye(self) -> None:
+        header = self._machine.bye(self._stopping or "ended", _now_s()) if self._status is None else None
+        if header is not None:
+            self._said_bye = self._link.send(header)
+
+    _ACTIONS: dict[type[object], Callable[..., None]] = {
+        m.Send: _send, m.StartTrainer: _start_trainer, m.StoreBase: _store_base, m.StartWork: _start_work,
+        m.StopWork: _stop_work, m.OpenWindow: _open_window, m.Mark: _mark, m.Void: _void, m.Measure: _measure,
+        m.MeasureSplit: _measure_split, m.Reconnect: _reconnect, m.Exit: _exit,
+    }  # fmt: skip
+
+
+def machine_id(state_dir: Path) -> str:
+    """Return a name for this installation that two boards with one cloned key file would not share."""
+    for path in (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id")):
+        with suppress(OSError):
+            seed = path.read_text(encoding="ascii").strip() + str(state_dir.resolve())
+            return hashlib.sha256(seed.encode()).hexdigest()[:32]
+    return uuid.uuid4().hex
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def _now_s() -> float:
+    return time.monotonic()

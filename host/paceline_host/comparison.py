@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an experiment to a folder of runs: one fleet, one link, one run for each policy. Reads like the events happen.
+
+    runs/NAME-001/            a comparison
+        experiment.toml       effective settings
+        fleet/                keys, agent.toml and log of each emulated board
+        POLICY/               a run: run.toml, journal.sqlite, updates.spool, checkpoints/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline import settings
+from paceline.errors import RunError, StorageError
+from paceline.keys import KeyPair, read_boards, read_pair
+from paceline.policies import Policy
+from paceline.tasks import Task
+from paceline.tasks import make as make_task
+from paceline.version import VERSION
+from paceline_host import machine as m
+from paceline_host import planner, records, regimes
+from paceline_host.experiment import Experiment
+from paceline_host.fleet import LocalFleet
+from paceline_host.link import HostLink
+from paceline_host.peers import Peers, Terms
+from paceline_host.profile import load_profile
+from paceline_host.server import Outcome, Server, TimedPlanner
+from paceline_host.store import Store
+
+CREDIT_CHUNKS = 4  # what a transfer may have in flight before the first grant
+_PRELOAD = {"mnist": ("torch", "numpy", "paceline.tasks.mnist"), "linear": ("paceline.tasks.linear",)}
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Where talk and progress go. `view` is called from the host's thread."""
+
+    say: Callable[[str], None]
+    view: Callable[[str, m.RoundMachine, float], None]
+    run_ended: Callable[[Path, Outcome], None]
+
+
+def new_folder(parent: Path, stem: str) -> Path:
+    """Make and return the next free parent/stem-NNN. Raises StorageError."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 10_000):
+            folder = parent / f"{stem}-{number:03d}"
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+    except OSError as error:
+        raise StorageError(f"cannot make a run folder in {parent}: {error.strerror}; choose one with --runs-dir") from None
+    raise StorageError(f"{parent} holds 9,999 runs of {stem}; remove some")
+
+
+class Comparison:
+    """All runs of an experiment. `run` works through them; `stop`, from a signal handler, ends it in order."""
+
+    def __init__(self, experiment: Experiment, folder: Path, watcher: Watcher) -> None:
+        self._experiment, self.folder, self._watcher = experiment, folder, watcher
+        self._server: Server | None = None
+        self._stopping = ""
+
+    def stop(self, reason: str) -> None:
+        """End the present run, and begin no other."""
+        self._stopping = reason
+        if self._server is not None:
+            self._server.stop(reason)
+
+    def run(self) -> bool:
+        """Run every policy; True when all finished. Raises PacelineError."""
+        experiment = self._experiment
+        (self.folder / "experiment.toml").write_text(settings.dump(experiment), encoding="utf-8")
+        data_dir = Path(experiment.data.folder) if experiment.data.folder else None
+        options = {key: value for key, value in experiment.task.items() if key != "name"}
+        task = make_task(str(experiment.task["name"]), options, experiment.run.seed, data_dir)
+        with ExitStack() as life:
+            fleet, keys, boards = self._fleet(life, data_dir)
+            for policy in experiment.policies():  # a budget that is too small is found before anything starts
+                planner.make(policy, len(boards), experiment.run.budget, experiment.run.minimum)
+            link = HostLink(experiment.fleet.listen, keys, boards, self._watcher.say)
+            life.callback(link.close)
+            patience_s = experiment.run.patience_s
+            terms = Terms(
+                host_epoch=time.time_ns() // 1_000_000,  # grows with each start; a label, never subtracted
+                chunk_bytes=experiment.run.chunk_bytes,
+                credit_bytes=CREDIT_CHUNKS * experiment.run.chunk_bytes,
+                heartbeat_s=min(2.0, patience_s / 6),
+                patience_s=patience_s,
+            )
+            server = Server(link, Peers(terms), list(boards), fleet, self._watcher.say)
+            if fleet is not None:
+                self._watcher.say(f"starting {len(boards)} emulated boards (logs in {fleet.folder})")
+                fleet.start(link.endpoint)
+            else:
+                self._watcher.say(f"listening on {link.endpoint} for {', '.join(boards)}")
+            self._server = server
+            life.callback(server.farewell)
+            return all([self._one(policy, task, options, boards, server) for policy in experiment.policies()])
+
+    def _fleet(self, life: ExitStack, data_dir: Path | None) -> tuple[LocalFleet | None, KeyPair, Mapping[str, str]]:
+        settings_ = self._experiment.fleet
+        if settings_.kind == "local":
+            home = self.folder / "fleet"
+            home.mkdir()
+            preload = _PRELOAD.get(str(self._experiment.task["name"]), ())
+            fleet = LocalFleet(load_profile(settings_.profile), home, data_dir, preload)
+            life.callback(fleet.close)
+            return fleet, fleet.host_keys, fleet.boards
+        folder = Path(settings_.keys)
+        boards = read_boards(folder / "boards")
+        if not boards:
+            raise RunError(f"{folder / 'boards'} holds no .pub file; copy each board's NAME.pub there")
+        return None, read_pair(folder / "host.key"), boards
+
+    def _one(
+        self, policy: Policy, task: Task, options: Mapping[str, object], boards: Mapping[str, str], server: Server
+    ) -> bool:
+        if self._stopping:
+            return False
+        experiment = self._experiment
+        run = experiment.run
+        folder = self.folder / policy.name.replace(":", "-")
+        row = records.Run(
+            run_id=f"{self.folder.name}/{folder.name}", policy=policy.name, regime=run.regime, seed=run.seed,
+            budget=run.budget, rounds=run.rounds, samples=task.samples, batch=_batch(task, options),
+            task=str(experiment.task["name"]), data_label=task.data_label,
+            energy_required=experiment.energy.required, boards=len(boards), fsync=run.fsync,
+            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
+            machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
+        )  # fmt: skip
+        zero_s = time.monotonic()
+        board_rows = [records.Board(i, name, key) for i, (name, key) in enumerate(boards.items())]
+        store = Store(folder, row, board_rows, task, lambda: time.monotonic() - zero_s, server.wake)
+        (folder / "run.toml").write_text(settings.dump(self._only(policy)), encoding="utf-8")
+        facts = m.RunFacts(
+            run=row.run_id, regime=run.regime, task=row.task, options=json.dumps(options), seed=run.seed,
+            rounds=run.rounds, budget=run.budget, samples=task.samples, batch=row.batch,
+            manifest_sha256=task.manifest.digest(), model_bytes=task.manifest.nbytes, patience_s=run.patience_s,
+            start_s=experiment.fleet.start_s, chunk_bytes=run.chunk_bytes,
+            credit_bytes=CREDIT_CHUNKS * run.chunk_bytes,
+            energy_needed=experiment.energy.required and bool(policy.w_energy),
+        )  # fmt: skip
+        timed = TimedPlanner(planner.make(policy, len(boards), run.budget, run.minimum))
+        regime = regimes.make(run.regime, task.samples, run.budget)
+        machine = m.RoundMachine(facts, regime, timed, list(boards), store.model_sha256, time.monotonic())
+        server.on_view = lambda machine, now_s: self._watcher.view(policy.name, machine, now_s)
+        outcome = self._serve(server, machine, timed, store, zero_s)
+        self._watcher.run_ended(folder, outcome)
+        return outcome.ok
+
+    def _serve(
+        self, server: Server, machine: m.RoundMachine, timed: TimedPlanner, store: Store, zero_s: float
+    ) -> Outcome:
+        """Let the host's thread serve one run while this one stays free for signals."""
+        result: list[Outcome | BaseException] = []
+
+        def work() -> None:
+            try:
+                result.append(server.run(machine, timed, store, zero_s))
+            except BaseException as error:
+                result.append(error)
+
+        store.start()
+        thread = threading.Thread(target=work, name="host", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.2)
+        store.finish()
+        if isinstance(result[0], BaseException):
+            raise result[0]
+        return result[0]
+
+    def _only(self, policy: Policy) -> Experiment:
+        run = self._experiment.run
+        return Experiment(
+            run=settings.replace(run, policies=(policy.name,)), task=self._experiment.task,
+            fleet=self._experiment.fleet, energy=self._experiment.energy, data=self._experiment.data,
+        )  # fmt: skip
+
+
+def _batch(task: Task, options: Mapping[str, object]) -> int:
+    batch = getattr(getattr(task, "options", None), "batch", options.get("batch", 32))
+    return int(batch) if isinstance(batch, int) else 32
+
+
+def _versions() -> dict[str, str]:
+    return {"paceline": VERSION, "python": platform.python_version()}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiment files: TOML -> one frozen dataclass. All keys, units, defaults and reasons stand here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from paceline.errors import SettingsError
+from paceline.policies import Policy, policy
+from paceline.settings import Bounds, load
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What is run. Each policy is a run of its own over the same fleet, with the same seed and samples."""
+
+    rounds: Annotated[int, Bounds(ge=1, le=100_000)]
+    budget: Annotated[int, Bounds(ge=1, le=1 << 31)]  # samples a round, all boards together; fixed
+    policies: tuple[str, ...] = ("time",)
+    regime: Literal["pma"] = "pma"
+    seed: Annotated[int, Bounds(ge=0, lt=1 << 63)] = 1
+    minimum: Annotated[int, Bounds(ge=1)] = 1  # samples that each board gets at least, so that its cost stays known
+    patience_s: Annotated[float, Bounds(gt=0, le=86_400)] = 30.0  # the one knob: every wait is derived from it
+    chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 18
+    fsync: bool = True  # false: for measuring what it costs; a power cut may then lose rounds
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """Who takes part. `local` starts emulated boards of a profile here; `boards` waits for agents on real ones."""
+
+    kind: Literal["local", "boards"] = "local"
+    profile: str = "eleven-boards"  # name of a shipped profile, or the path of one; local only
+    listen: str = "tcp://127.0.0.1:*"  # where agents connect; * takes a free port
+    keys: str = ""  # folder with host.key, host.pub and boards/NAME.pub; boards only
+    start_s: Annotated[float, Bounds(gt=0)] = 120.0  # start without boards that are not ready by then
+
+
+@dataclass(frozen=True)
+class EnergySettings:
+    """`required` = false lets a policy that weighs energy run by time alone when no board has a meter."""
+
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """`folder`: your own files (IDX for mnist) instead of the fetched set; boards read their own agent.toml."""
+
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment file. `task` is free: the task checks its own options (name, batch, learning_rate, ...)."""
+
+    run: RunSettings
+    task: dict[str, object]
+    fleet: FleetSettings = field(default_factory=FleetSettings)
+    energy: EnergySettings = field(default_factory=EnergySettings)
+    data: DataSettings = field(default_factory=DataSettings)
+
+    def policies(self) -> list[Policy]:
+        """Return the policies, in order."""
+        return [policy(name) for name in self.run.policies]
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read an experiment file. Raises SettingsError with one sentence for each fault."""
+    experiment = load(path, Experiment, where=path.name)
+    faults = []
+    if not isinstance(experiment.task.get("name"), str):
+        faults.append(f"{path.name}: task.name is missing: expected the name of a task, for instance name = \"mnist\"")
+    if not experiment.run.policies:
+        faults.append(f"{path.name}: run.policies is empty: expected at least one, for instance [\"time\"]")
+    if len(set(experiment.run.policies)) < len(experiment.run.policies):
+        faults.append(f"{path.name}: run.policies names a policy twice")
+    for name in experiment.run.policies:
+        try:
+            policy(name)
+        except ValueError as error:
+            faults.append(f"{path.name}: run.policies: {error}")
+    if experiment.fleet.kind == "boards" and not experiment.fleet.keys:
+        faults.append(f"{path.name}: fleet.keys is missing: kind = \"boards\" needs the folder that `paceline keys` made")
+    if faults:
+        raise SettingsError(faults)
+    return experiment

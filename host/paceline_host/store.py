@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that owns a run's disk and arithmetic: journal, spool, verification, averaging, checkpoint, evaluation.
+
+Jobs come in batches, one batch a turn of the host's loop, and each batch is one commit. What must not be promised before it
+is on disk is answered by an event after the commit. Knows no link and no board's session.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import PacelineError
+from paceline.tasks import Task
+from paceline_host import checkpoint, records
+from paceline_host import machine as m
+from paceline_host.journal import Journal
+from paceline_host.reducer import Reducer, Refused
+
+
+@dataclass(frozen=True)
+class Job:
+    """One action of the machine with its instant (seconds since run start) and, for a result, the uploaded bytes."""
+
+    action: m.Action
+    at_s: float
+    upload: bytearray | None = None
+    session: str = ""
+    allocate_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class StoreFailed:
+    """The store cannot go on; the run must end."""
+
+    error: Exception
+
+
+StoreEvent = m.SlicesStored | m.ResultStored | m.ResultRefused | m.RoundDone | StoreFailed
+
+
+class Store(threading.Thread):
+    """Start it, `post` batches, collect `events` whenever `wake` was called, `finish` it."""
+
+    def __init__(
+        self, folder: Path, run: records.Run, boards: Sequence[records.Board], task: Task, clock: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:  # fmt: skip
+        super().__init__(name="store", daemon=True)
+        self._folder, self._run, self._boards, self._task = folder, run, list(boards), task
+        self._clock, self._wake = clock, wake
+        self._inbox: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
+        self._norms: dict[int, list[float]] = {}
+        self.model: bytes = task.initial()
+        self.model_sha256 = checkpoint.sha256(self.model)
+        self._reducer = Reducer(task.manifest)
+        Journal.create(folder, run, boards).close()  # here, so that a fault is the caller's at once
+
+    def post(self, jobs: list[Job]) -> None:
+        """Hand over a batch."""
+        self._inbox.put(jobs)
+
+    def events(self) -> list[StoreEvent]:
+        """Return what has happened since the last call."""
+        out = []
+        while not self._outbox.empty():
+            out.append(self._outbox.get())
+        return out
+
+    def finish(self) -> None:
+        """Let all batches be done and the journal be closed; call once."""
+        self._inbox.put(None)
+        self.join()
+
+    def run(self) -> None:
+        """Work until told to finish. A failure is reported once and ends the work."""
+        try:
+            with Journal.open(self._folder, fsync=self._run.fsync) as self._journal:
+                while (jobs := self._inbox.get()) is not None:
+                    done: list[StoreEvent] = []
+                    with self._journal.transaction():
+                        for job in jobs:
+                            done += self._JOBS[type(job.action)](self, job)
+                    for event in done:
+                        self._outbox.put(event)
+                    if done:
+                        self._wake()
+        except (PacelineError, OSError, ValueError, MemoryError) as error:
+            self._outbox.put(StoreFailed(error))
+            self._wake()
+
+    # Jobs -----------------------------------------------------------------------------------------------------------
+
+    def _slices(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, m.StoreSlices)
+        if action.first:
+            number = action.slices[0].round
+            self._journal.add_plan(
+                records.Round(number, self._clock(), self.model_sha256, job.allocate_s), action.slices
+            )
+            self._reducer.begin(self.model, self._run.budget)
+        else:
+            self._journal.add_slices(action.slices)
+            for index in {s.redealt_from for s in action.slices if s.redealt_from is not None}:
+                self._reducer.skip(index)
+        return [m.SlicesStored(action.slices)]
+
+    def _result(self, job: Job) -> list[StoreEvent]:
+        action, upload = job.action, job.upload
+        assert isinstance(action, m.StoreResult) and upload is not None
+        result, commit, board = action.result, action.commit, action.board
+        history = self._norms.setdefault(board, [])
+        if checkpoint.sha256(upload) != commit.update_sha256:
+            return [m.ResultRefused(board, result.lease, "the update does not match its hash")]
+        verdict = self._reducer.verify(upload, self.model, result.steps, history)
+        if isinstance(verdict, Refused):
+            return [m.ResultRefused(board, result.lease, verdict.reason)]
+        history.append(verdict.norm_per_step)
+        del history[:-10]
+        row = records.Contribution(
+            round=result.round, slice=result.slice, attempt=result.attempt, lease=result.lease, board=board,
+            verdict="accepted", at_s=job.at_s, samples=result.samples, steps=result.steps,
+            compute_us=result.compute_us, compute_uj=commit.compute_uj, compute_bound_uj=commit.bound_uj,
+            energy_source=commit.energy_source, energy_flags=commit.energy_flags, overruns=result.overruns,
+            late_us=result.late_us, update_sha256=commit.update_sha256, update_norm=verdict.norm_per_step,
+            update_bytes=len(upload),
+        )  # fmt: skip
+        self._journal.add_contributions([(row, upload)])
+        self._reducer.add(result.slice, result.samples, upload)
+        return [m.ResultStored(board, result.lease)]
+
+    def _loss(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, m.StoreLoss)
+        item = action.slice
+        verdict: records.Verdict = action.verdict
+        row = records.Contribution(
+            item.round, item.index, 0, action.lease, action.board, verdict, job.at_s, reason=action.reason
+        )
+        self._journal.add_contributions([(row, None)])
+        return []
+
+    def _energy(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, m.StoreEnergy)
+        e = action.energy
+        self._journal.set_energy(
+            records.Energy(
+                e.round, action.board, job.session, e.compute_uj, e.wait_uj, e.transfer_uj, e.wasted_uj, e.other_uj,
+                e.total_uj, e.span_us, e.covered_us, e.bound_uj, e.source, e.flags,
+            )
+        )  # fmt: skip
+        return []
+
+    def _ready(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, m.StoreReady)
+        old, ready = self._boards[action.board], action.ready
+        self._journal.set_board(
+            records.Board(
+                old.board, old.name, old.public_key, ready.energy_source if ready.energy_known else None,
+                action.agent_pid, ready.trainer_pid, action.agent_version,
+            )
+        )  # fmt: skip
+        return []
+
+    def _note(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, m.Note)
+        self._journal.add_event(records.Event(job.at_s, action.kind, action.detail, None, action.board))
+        return []
+
+    def _finish_round(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, m.FinishRound)
+        self.model = self._reducer.finish()
+        self.model_sha256 = checkpoint.sha256(self.model)
+        checkpoint.save(
+            self._folder / "checkpoints" / f"round-{action.round:05d}.safetensors", self._task.manifest, self.model,
+            {"round": str(action.round), "run": self._run.run_id},
+        )  # fmt: skip
+        began_s = time.perf_counter()
+        quality = self._task.evaluate(self.model)
+        self._journal.close_round(
+            action.round, closed_s=job.at_s, model_sha256=self.model_sha256,
+            evaluation_s=time.perf_counter() - began_s, loss=quality.loss, accuracy=quality.accuracy,
+            metric=quality.metric,
+        )  # fmt: skip
+        return [m.RoundDone(action.round, self.model_sha256)]
+
+    def _end(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, m.Finish)
+        self._journal.end(ok=action.ok, reason=action.reason, at_s=job.at_s)
+        return []
+
+    _JOBS: dict[type[object], Callable[[Store, Job], list[StoreEvent]]] = {
+        m.StoreSlices: _slices, m.StoreResult: _result, m.StoreLoss: _loss, m.StoreEnergy: _energy,
+        m.StoreReady: _ready, m.Note: _note, m.FinishRound: _finish_round, m.Finish: _end,
+    }  # fmt: skip
