@@ -285,14 +285,14 @@ class AgentMachine:
 
     def bye(self, reason: str, now_s: float) -> bytes | None:
         """Return a goodbye, or None where no session would hear it."""
-        if self._session.state in (State.GREETING, State.CLOSED):
+        if not self._is_greeted():
             return None
         return self._session.send(Bye(self._session.nonce, reason), now_s)
 
     def wake_s(self) -> float:
         """Return when the next Tick is due."""
         due = [self._session.silent_at_s]
-        if self._may_ping():
+        if self._is_greeted():
             due.append(self._session.said_s + self._heartbeat_s)
         if self._assign is not None:
             due.append(self._lease_end_s)
@@ -323,10 +323,7 @@ class AgentMachine:
         self._chunk_bytes, self._credit_bytes = message.chunk_bytes, message.credit_bytes
 
     def _reject(self, message: Reject, now_s: float) -> None:
-        if message.code == "session":
-            self._out.append(Reconnect(f"the host does not know this session: {message.text}"))
-        else:
-            if message.code == "session":  # the host has forgotten this session, or started anew: greet it again
+        if message.code == "session":  # the host has forgotten this session, or started anew: greet it again
             self._out.append(Reconnect(f"the host does not know this session: {message.text}"))
         else:
             self._out.append(Exit(message.code, message.text))
@@ -471,7 +468,7 @@ class AgentMachine:
             self._push(now_s)
 
     def _split(self, event: SplitMeasured, now_s: float) -> None:
-        if self._session.state not in (State.GREETING, State.CLOSED):
+        if self._is_greeted():
             values = {**event.energy.__dict__, "session": self._session.nonce}
             self._say(Energy(**values), now_s)
 
@@ -483,13 +480,13 @@ class AgentMachine:
         if self._assign is not None and now_s >= self._lease_end_s:
             self._say(Failed(session.nonce, self._assign.lease, "lease-expired", "the host did not renew it"), now_s)
             self._forget_work(stop=True)
-        if self._may_ping() and now_s >= session.said_s + self._heartbeat_s:
+        if self._is_greeted() and now_s >= session.said_s + self._heartbeat_s:
             lease = self._assign.lease if self._assign is not None else 0
             self._say(Ping(session.nonce, lease, self._samples if lease else 0), now_s)
 
     # Parts ----------------------------------------------------------------------------------------------------------
 
-    def _may_ping(self) -> bool:
+    def _is_greeted(self) -> bool:
         return self._session.state not in (State.GREETING, State.CLOSED)
 
     def _say(self, message: Message, now_s: float) -> None:

@@ -68,7 +68,7 @@ class Fenced(RemoteProtocolError):
 
 
 class Session:
-    """State, lease and liveness of one session. `receive` and `send` raise, and then nothing has changed."""
+    """State, lease and liveness of one session. When `receive` or `send` raise, state and lease are as before."""
 
     def __init__(self, nonce: int, is_host: bool, patience_s: float, now_s: float) -> None:
         self.nonce = nonce
@@ -78,9 +78,10 @@ class Session:
         self.heard_s = now_s
         self.said_s = now_s
         self._incoming = wire.FROM_AGENT if is_host else wire.FROM_HOST
+        self._outgoing = wire.FROM_HOST if is_host else wire.FROM_AGENT
 
     def receive(self, header: bytes | memoryview, now_s: float) -> Message:
-        """Return the message of a header; any valid one counts as a sign of life.
+        """Return the message of a header; any that decodes and is of this session counts as a sign of life.
 
         Raises RemoteProtocolError, of which StaleLease and Fenced are told apart.
         """
@@ -96,14 +97,22 @@ class Session:
         self._move(message, RemoteProtocolError)
 
     def send(self, message: Message, now_s: float) -> bytes:
-        """Return the header of a message. Raises LocalProtocolError when the state does not allow it."""
+        """Return the header of a message. Raises LocalProtocolError when the state or a field does not allow it."""
+        if not isinstance(message, self._outgoing) or message.session != self.nonce:
+            raise LocalProtocolError(f"{message.kind} of session {message.session:x} is not this end's to send")
+        header = wire.encode(message)
         self._move(message, LocalProtocolError)
         self.said_s = now_s
-        return wire.encode(message)
+        return header
 
     def silent(self, now_s: float) -> bool:
         """Nothing was heard for as long as patience goes."""
-        return now_s - self.heard_s > self.patience_s
+        return now_s >= self.silent_at_s
+
+    @property
+    def silent_at_s(self) -> float:
+        """When the peer counts as silent, unless it is heard before."""
+        return self.heard_s + self.patience_s
 
     def _move(self, message: Message, error: type[Exception]) -> None:
         lease = getattr(message, "lease", 0)

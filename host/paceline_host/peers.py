@@ -118,7 +118,7 @@ class Peers:
 
     def next_silence_s(self) -> float:
         """Return when the next board would count as silent."""
-        return min((p.session.heard_s + p.session.patience_s for p in self._peers.values()), default=float("inf"))
+        return min((p.session.silent_at_s for p in self._peers.values()), default=float("inf"))
 
     def _hello(self, board: str, hello: Hello, now_s: float) -> Heard:
         if not hello.proto_min <= wire.PROTOCOL <= hello.proto_max:
