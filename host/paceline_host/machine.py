@@ -254,7 +254,7 @@ class Board:
     failures: int = 0
     barred: bool = False
     begun: bool = False
-    energy_round: int = -1
+    energies_owed: int = 0  # ROUND_CLOSED and END that were not answered with ENERGY yet
     energy_per_sample_j: float | None = None
     since_s: float = 0.0
 
@@ -312,11 +312,15 @@ class RoundMachine:
             times.append(self._end_by_s)
         return min(times, default=float("inf"))
 
+    def seconds_per_sample(self, board: int) -> float | None:
+        """Return the policy's present estimate of a board."""
+        return self._planner.seconds_per_sample(board)
+
     # Boards come and go ---------------------------------------------------------------------------------------------
 
     def _connected(self, event: Connected, now_s: float) -> None:
         board = self.boards[event.board]
-        board.session, board.ready, board.base, board.begun = event.session, None, "", False
+        board.session, board.ready, board.base, board.begun, board.energies_owed = event.session, None, "", False, 0
         board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
         board.since_s = now_s
         facts = self.facts
@@ -334,10 +338,12 @@ class RoundMachine:
             self._refuse(index, "data", text, now_s)
         else:
             board.ready, board.since_s = message, now_s
+            board.base = ""  # a trainer that has just loaded holds no round's model
             self._out.append(StoreReady(index, message, board.agent_pid, board.agent_version))
             if self.phase not in ("starting", "ending"):
                 self._begin(index)
-                self._hand_out_orphans(now_s)
+                if board.usable:
+                    self._hand_out_orphans(now_s)
             self._start_if_complete(now_s)
 
     def _refuse(self, index: int, code: str, text: str, now_s: float) -> None:
@@ -361,13 +367,13 @@ class RoundMachine:
         if self.phase != "starting":
             return
         usable = [b for b in self.boards if b.usable]
-        if len(usable) < len(self.boards) and now_s < self._start_end_s:
+        if any(not b.usable and not b.barred for b in self.boards) and now_s < self._start_end_s:
             return
         missing = [b.name for b in self.boards if not b.usable]
         if missing:
-            self._out.append(Note("missing", f"starting without {', '.join(missing)}: not ready in {self.facts.start_s:g} s"))
+            self._out.append(Note("missing", f"starting without {', '.join(missing)}: not ready"))
         if not usable:
-            self._finish(False, f"no board became ready within {self.facts.start_s:g} s; see the agents' logs", now_s)
+            self._finish(False, f"no board became ready (waited up to {self.facts.start_s:g} s); see the agents' logs", now_s)
         elif self.facts.energy_needed and not any(b.ready.energy_known for b in usable if b.ready):
             self._finish(
                 False,
@@ -456,10 +462,13 @@ class RoundMachine:
         self.round_seconds.append(now_s - self._planned_s)
         for index, board in enumerate(self.boards):
             if board.session is not None and board.begun:
+                board.energies_owed += 1
                 self._send(index, RoundClosed(board.session.nonce, self.facts.run, self.round))
         self._out.append(FinishRound(self.round))
 
     def _round_done(self, event: RoundDone, now_s: float) -> None:
+        if self.phase != "closing":  # stopped in the meantime
+            return
         self._base = event.model_sha256
         if event.round < self.facts.rounds:
             self._plan(now_s)
@@ -471,13 +480,13 @@ class RoundMachine:
         self.phase, self._end_reason, self._ok = "ending", reason, ok
         self._end_by_s = now_s + self.facts.patience_s / 6
         for index, board in enumerate(self.boards):
-            board.energy_round = -1
             if board.session is not None and board.begun:
+                board.energies_owed += 1
                 self._send(index, End(board.session.nonce, self.facts.run, self.round, reason))
         self._finish_if_quiet(now_s, False)
 
     def _finish_if_quiet(self, now_s: float, late: bool) -> None:
-        owing = [b.name for b in self.boards if b.session is not None and b.begun and b.energy_round < self.round]
+        owing = [b.name for b in self.boards if b.session is not None and b.begun and b.energies_owed]
         if owing and not late:
             return
         if owing:
@@ -489,6 +498,8 @@ class RoundMachine:
         self._out.append(Finish(ok, reason))
 
     def _stop(self, event: Stop, now_s: float) -> None:
+        if self.phase == "ending":
+            return
         self._open.clear()
         for index, board in enumerate(self.boards):
             if board.lease is not None and board.session is not None:
@@ -515,8 +526,9 @@ class RoundMachine:
         board = self.boards[index]
         lease, left_s = board.lease, 0.0
         if lease is not None and message.lease == lease.number:
-            if message.samples > lease.samples:
-                lease.samples = min(message.samples, lease.slice.samples)
+            samples = min(message.samples, lease.slice.samples)  # beyond that nothing renews a lease
+            if samples > lease.samples:
+                lease.samples = samples
                 remaining_s = (lease.slice.samples - lease.samples) * (now_s - lease.granted_s) / lease.samples
                 lease.end_s = max(lease.end_s, now_s + 2 * remaining_s + self.facts.patience_s)
             left_s = max(0.0, lease.end_s - now_s)
@@ -593,7 +605,7 @@ class RoundMachine:
     def _energy(self, index: int, message: Energy, now_s: float) -> None:
         if message.run != self.facts.run:
             return
-        self.boards[index].energy_round = max(self.boards[index].energy_round, message.round)
+        self.boards[index].energies_owed = max(0, self.boards[index].energies_owed - 1)
         self._out.append(StoreEnergy(index, message))
         if self.phase == "ending":
             self._finish_if_quiet(now_s, False)
