@@ -39,6 +39,13 @@ def is_public(text: str) -> bool:
     return _Z85.fullmatch(text) is not None
 
 
+def check_name(name: str) -> str:
+    """Return a board's or host's name, which becomes a file's. Raises KeyFileError."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) is None:
+        raise KeyFileError(f"the name {name!r} cannot be used: expected up to 63 letters, digits, dots, dashes or underscores")
+    return name
+
+
 def write_pair(folder: Path, name: str, pair: KeyPair) -> None:
     """Write NAME.key (0600) and NAME.pub into `folder`; never over existing files.
 

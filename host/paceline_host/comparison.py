@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline import settings
@@ -186,7 +186,7 @@ class Comparison:
     def _only(self, policy: Policy) -> Experiment:
         run = self._experiment.run
         return Experiment(
-            run=settings.replace(run, policies=(policy.name,)), task=self._experiment.task,
+            run=replace(run, policies=(policy.name,)), task=self._experiment.task,
             fleet=self._experiment.fleet, energy=self._experiment.energy, data=self._experiment.data,
         )  # fmt: skip
 

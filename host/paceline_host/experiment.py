@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from paceline.errors import SettingsError
 from paceline.policies import Policy, policy
-from paceline.settings import Bounds, load
+from paceline.settings import Bounds, load, load_table
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,15 @@ class Experiment:
         return [policy(name) for name in self.run.policies]
 
 
-def load_experiment(path: Path) -> Experiment:
-    """Read an experiment file. Raises SettingsError with one sentence for each fault."""
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment file, with "TABLE.KEY=VALUE" overrides. Raises SettingsError with one sentence for each fault."""
     experiment = load(path, Experiment, where=path.name)
+    if overrides:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        for text in overrides:
+            (table, key), value = _override(text)
+            content.setdefault(table, {})[key] = value
+        experiment = load_table(content, Experiment, where=f"{path.name} with --set")
     faults = []
     if not isinstance(experiment.task.get("name"), str):
         faults.append(f"{path.name}: task.name is missing: expected the name of a task, for instance name = \"mnist\"")
@@ -87,3 +95,18 @@ def load_experiment(path: Path) -> Experiment:
     if faults:
         raise SettingsError(faults)
     return experiment
+
+
+def _override(text: str) -> tuple[tuple[str, str], Any]:
+    path, equals, value = text.partition("=")
+    table, dot, key = path.strip().partition(".")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"] if equals and dot and key else None
+    except tomllib.TOMLDecodeError:
+        parsed = None
+    if parsed is None:
+        raise SettingsError(
+            [f"--set {text}: expected TABLE.KEY=VALUE with a TOML value, for instance run.rounds=2 or "
+             "'run.policies=[\"time\"]'"]
+        )
+    return (table, key), parsed

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import RunError
-from paceline.keys import KeyPair, write_pair
+from paceline.keys import write_pair
 from paceline_host.link import new_pair
 from paceline_host.profile import BoardProfile, Profile
 
@@ -147,14 +147,14 @@ class LocalFleet:
         return lines[-1] if lines else f"nothing in {name}.log"
 
 
-def save_host_keys(folder: Path, pair: KeyPair) -> None:
-    """Keep the host's pair beside the fleet, so that an agent can be started by hand while a run goes on."""
-    write_pair(folder, "host", pair)
-
-
 def board_tables(board: BoardProfile, seed: int) -> list[str]:
     """Return the TOML lines of [meter] and [emulation] that make an agent behave as this board."""
-    raise NotImplementedError
+    pace = {
+        "speed": board.speed, "step_fixed_s": board.step_fixed_s, "noise": board.noise,
+        "throttle_after_s": board.throttle_after_s, "throttle_factor": board.throttle_factor, "seed": seed,
+    }  # fmt: skip
+    meter = [f"idle_w = {board.idle_w!r}", f"active_w = {board.active_w!r}"]
+    return ["[meter]", 'source = "modelled"', *meter, "[emulation]", *(f"{k} = {v!r}" for k, v in pace.items())]
 
 
 def _quoted(value: object) -> str:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the round machine's state to the lines a person watches. Reads the machine, changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from paceline_host import machine as m
+from paceline_host.comparison import Watcher
+from paceline_host.experiment import Experiment
+from paceline_host.progress import BoardView, Header, Progress
+from paceline_host.server import Outcome
+
+_WAITING = {
+    "greeting": "a handshake", "idle": "the host", "loading": "its trainer to load", "assigned": "the model",
+    "working": "", "uploading": "its upload", "judging": "the host's verdict",
+}  # fmt: skip
+
+
+def board_views(machine: m.RoundMachine, now_s: float) -> list[BoardView]:
+    """Return one view a board: share, done, costs, whom it waits for and since when."""
+    views = []
+    for index, board in enumerate(machine.boards):
+        lease = board.lease
+        queued = sum(item.samples for item in board.queue)
+        views.append(
+            BoardView(
+                name=board.name,
+                share=(lease.slice.samples if lease else 0) + queued,
+                done=lease.samples if lease else 0,
+                seconds_per_sample=machine.seconds_per_sample(index),
+                energy_per_sample_j=board.energy_per_sample_j,
+                energy_label=board.ready.energy_source if board.ready else "",
+                waiting_for=_waiting(machine, board),
+                since_s=now_s - board.since_s,
+            )
+        )
+    return views
+
+
+def _waiting(machine: m.RoundMachine, board: m.Board) -> str:
+    if board.barred:
+        return "nothing: barred after failures"
+    if board.session is None:
+        return "the board: not connected"
+    if board.ready is None or board.lease is not None:
+        return _WAITING.get(board.session.state.value, "")
+    busy = [other.name for other in machine.boards if other.lease is not None]
+    return f"{len(busy)} boards: {', '.join(busy[:2])}" if len(busy) > 1 else busy[0] if busy else "the next plan"
+
+
+def watcher(experiment: Experiment, *, quiet: bool) -> Watcher:
+    """Return a watcher that writes to stderr."""
+    progress = Progress(sys.stderr)
+
+    def say(text: str) -> None:
+        progress.say(text)
+
+    def view(policy: str, machine: m.RoundMachine, now_s: float) -> None:
+        if not quiet:
+            header = Header(policy, machine.round, experiment.run.rounds, machine.phase, list(machine.round_seconds))
+            progress.show(header, board_views(machine, now_s))
+
+    def run_ended(folder: Path, outcome: Outcome) -> None:
+        progress.done()
+        how = "finished" if outcome.ok else f"ended: {outcome.reason}"
+        say(f"{folder.name}: {how}")
+
+    return Watcher(say, view, run_ended)
