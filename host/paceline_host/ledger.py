@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a journal says and what it proves. Reads only, from one snapshot; a run may be writing meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paceline.core import permutation
+from paceline.errors import StorageError
+from paceline_host.journal import JOURNAL, SPOOL, check_schema, connect, explained
+from paceline_host.records import Board, Contribution, Energy, Event, Round, Run, Slice
+
+Row = TypeVar("Row", Board, Contribution, Energy, Round)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What `verify` found. No faults: every sample of the closed rounds was counted exactly once, and the sums hold."""
+
+    rounds: int  # closed ones, all of them checked
+    samples: int  # counted in them
+    energy_rows: int
+    faults: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+class Ledger:
+    """One run's journal, read-only."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the journal in a run's folder. Raises StorageError."""
+        self.folder = folder
+        path = folder / JOURNAL
+        if not path.exists():
+            raise StorageError(f"{folder}: no {JOURNAL} in it; expected the folder of a run, see `paceline runs`")
+        self._db = connect(path, "ro")
+        try:
+            check_schema(self._db, path)
+            with explained(path):
+                self._db.execute("BEGIN")
+                pairs = dict(self._db.execute("SELECT key, value FROM run"))
+                known = {f.name for f in fields(Run)}
+                self.run = Run(**{key: json.loads(value) for key, value in pairs.items() if key in known})
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._db.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def boards(self) -> list[Board]:
+        """Return the boards by number."""
+        return self._rows("board", Board, order="board")
+
+    def rounds(self) -> list[Round]:
+        """Return all rounds in order, also one that is still open."""
+        return self._rows("round", Round, order="round")
+
+    def slices(self, round_: int | None = None) -> list[Slice]:
+        """Return the slices of a round (None: of all), by round and index."""
+        where, values = ("WHERE round = ?", [round_]) if round_ is not None else ("", [])
+        query = f"SELECT round, slice, board, ranges, redealt_from FROM slice {where} ORDER BY round, slice"
+        return [Slice(r, s, board, _ranges(text), redealt) for r, s, board, text, redealt in self._read(query, values)]
+
+    def contributions(self, round_: int | None = None, verdict: str | None = None) -> list[Contribution]:
+        """Return contributions of a round (None: of all) with a verdict (None: any), by round, slice and attempt."""
+        return self._rows("contribution", Contribution, order="round, slice, attempt", round=round_, verdict=verdict)
+
+    def energy(self, board: int | None = None) -> list[Energy]:
+        """Return the cumulative splits, by board, session and round."""
+        return self._rows("energy", Energy, order="board, session, round", board=board)
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """Return the events in the order in which they were written."""
+        where, values = ("WHERE kind = ?", [kind]) if kind is not None else ("", [])
+        query = f"SELECT at_s, kind, detail, round, board FROM event {where} ORDER BY id"
+        return [Event(at, what, json.loads(detail), *rest) for at, what, detail, *rest in self._read(query, values)]
+
+    def update(self, row: Contribution) -> bytes:
+        """Return the update of an accepted contribution, checked against its hash."""
+        query = "SELECT update_blob, spool_offset FROM contribution WHERE round = ? AND slice = ? AND attempt = ?"
+        blob, offset = next(iter(self._read(query, [row.round, row.slice, row.attempt])), (None, None))
+        if blob is None and offset is None:
+            raise StorageError(f"{self.folder}: no update is kept for slice {row.slice} of round {row.round}")
+        if blob is None:
+            blob = self._spooled(offset, row.update_bytes)
+        if hashlib.sha256(blob).hexdigest() != row.update_sha256:
+            raise StorageError(
+                f"{self.folder}: the update of slice {row.slice} of round {row.round} is damaged on disk"
+            )
+        return bytes(blob)
+
+    # Proof ------------------------------------------------------------------------------------------------------------
+
+    def counted(self, round_: int) -> Counter[tuple[int, int]]:
+        """Return how often each (epoch, sample index) was counted in a round, from the accepted contributions alone."""
+        seed, samples = self.run.seed, self.run.samples
+        orders: dict[int, Any] = {}
+        found: Counter[tuple[int, int]] = Counter()
+        for epoch, begin, end in self._accepted_ranges(round_):
+            order = orders.setdefault(epoch, None)
+            if order is None:
+                order = orders[epoch] = permutation(seed, epoch, samples)
+            found.update((epoch, int(order[position])) for position in range(begin, end))
+        return found
+
+    def verify(self) -> Proof:
+        """Check the laws of the ledger over all closed rounds."""
+        faults: list[str] = []
+        closed = [r for r in self.rounds() if r.closed_s is not None]
+        samples = 0
+        for number, row in enumerate(closed, start=1):
+            ranges = self._accepted_ranges(row.round)
+            samples += sum(end - begin for _, begin, end in ranges)
+            faults += self._round_faults(number, row, ranges)
+        for before, after in pairwise(closed):
+            if before.model_sha256 != after.base_sha256:
+                faults.append(f"round {after.round} was not trained from the model that round {before.round} left")
+        energy = self.energy()
+        faults += _energy_faults(energy)
+        return Proof(len(closed), samples, len(energy), tuple(faults))
+
+    def _round_faults(self, number: int, row: Round, ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
+        budget, epoch_samples = self.run.budget, self.run.samples
+        if row.round != number:
+            yield f"round {number} is missing: round {row.round} follows the one before it"
+        counted = sum(end - begin for _, begin, end in ranges)
+        if counted != budget:
+            yield f"round {row.round}: {counted} samples counted, the budget is {budget}"
+        sizes = {s.index: s.samples for s in self.slices(row.round)}
+        for c in self.contributions(row.round, "accepted"):
+            if c.samples != sizes[c.slice]:
+                yield f"round {row.round}: slice {c.slice} has {sizes[c.slice]} samples, {c.samples} were accepted"
+        place = (row.round - 1) * budget
+        for epoch, begin, end in sorted(ranges):  # together they must be the round's stretch of the stream
+            start = epoch * epoch_samples + begin
+            if not 0 <= begin < end <= epoch_samples:
+                yield f"round {row.round}: epoch {epoch} has no positions {begin}..{end - 1}"
+            if start != place:
+                what = "counted twice" if start < place else "not counted"
+                low, high = sorted((start, place))
+                yield f"round {row.round}: places {low}..{high - 1} of the stream are {what}"
+            place = max(place, epoch * epoch_samples + end)
+
+    def _accepted_ranges(self, round_: int) -> list[tuple[int, int, int]]:
+        query = (
+            "SELECT ranges FROM contribution JOIN slice USING (round, slice) WHERE round = ? AND verdict = 'accepted' "
+            "ORDER BY slice"
+        )
+        return [piece for (text,) in self._read(query, [round_]) for piece in _ranges(text)]
+
+    # Below ------------------------------------------------------------------------------------------------------------
+
+    def _spooled(self, offset: int, nbytes: int) -> bytes:
+        path = self.folder / SPOOL
+        try:
+            with path.open("rb") as file:
+                return os.pread(file.fileno(), nbytes, offset)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read: {error.strerror}") from None
+
+    def _read(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with explained(self.folder / JOURNAL):
+            return self._db.execute(query, values).fetchall()
+
+    def _rows(self, table: str, kind: type[Row], *, order: str, **equal: object) -> list[Row]:
+        names = ", ".join(f.name for f in fields(kind))
+        given = {key: value for key, value in equal.items() if value is not None}
+        where = f"WHERE {' AND '.join(f'{key} = ?' for key in given)}" if given else ""
+        query = f"SELECT {names} FROM {table} {where} ORDER BY {order}"
+        return [kind(*values) for values in self._read(query, list(given.values()))]
+
+
+def _ranges(text: str) -> tuple[tuple[int, int, int], ...]:
+    return tuple((epoch, begin, end) for epoch, begin, end in json.loads(text))
+
+
+def _energy_faults(rows: Sequence[Energy]) -> Iterator[str]:
+    """The five parts are the total, unknown ones are unknown together, and a session's total never falls."""
+    last: dict[tuple[int, str], int] = defaultdict(int)
+    for row in rows:
+        where = f"energy of board {row.board}, round {row.round}"
+        known = [part for part in row.parts_uj if part is not None]
+        if row.total_uj is None or len(known) < len(row.parts_uj):
+            if known or row.total_uj is not None:
+                yield f"{where}: known only in part"
+            continue
+        if sum(known) != row.total_uj:
+            yield f"{where}: the five parts sum to {sum(known)} uJ, the total is {row.total_uj} uJ"
+        if row.total_uj < last[row.board, row.session]:
+            yield f"{where}: {row.total_uj} uJ in all, after {last[row.board, row.session]} uJ before"
+        last[row.board, row.session] = row.total_uj

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one line of the journal is. Typed rows only: knows no database. Instants are host seconds since run start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from paceline_host.regimes import Slice
+
+Verdict = Literal["accepted", "rejected", "stale", "failed", "lost"]  # only accepted ones are counted
+PARTS = ("compute", "wait", "transfer", "wasted", "other")  # the five-way split; they add up to the total
+
+__all__ = ["PARTS", "Board", "Contribution", "Energy", "Event", "Round", "Run", "Slice", "Verdict"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run is; written once, before its first plan, except `ended`."""
+
+    run_id: str
+    policy: str
+    regime: str
+    seed: int
+    budget: int  # samples a round
+    rounds: int  # asked for
+    samples: int  # in the training set: places of one epoch
+    batch: int
+    task: str
+    data_label: str  # where the data came from, as the tables must name it
+    energy_required: bool
+    boards: int
+    fsync: bool = True
+    started: str = ""  # wall clock, a label only
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the task
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    ended: Mapping[str, Any] | None = None  # {"ok", "reason", "at_s"}; None: running, or killed
+
+
+@dataclass(frozen=True)
+class Board:
+    """Who a board is, as it said itself when it became ready."""
+
+    board: int
+    name: str
+    public_key: str = ""
+    energy_source: str | None = None  # "modelled", "ina3221/ch1", ...; None: has no meter
+    agent_pid: int | None = None
+    trainer_pid: int | None = None
+    agent_version: str = ""
+    present: bool = True
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round. What only its end brings is None until then. Makespan: closed_s - planned_s (DECISIONS 47)."""
+
+    round: int
+    planned_s: float  # the plan is committed
+    base_sha256: str
+    allocate_s: float  # time inside the controller for this plan
+    closed_s: float | None = None  # the last contribution was accepted; averaging and evaluation come after it
+    model_sha256: str | None = None
+    evaluation_s: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    metric: str = ""
+    flags: str = ""
+
+    @property
+    def makespan_s(self) -> float | None:
+        return None if self.closed_s is None else self.closed_s - self.planned_s
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What became of one lease of one slice. Key: round, slice, attempt (DECISIONS 3)."""
+
+    round: int
+    slice: int
+    attempt: int
+    lease: int
+    board: int
+    verdict: Verdict
+    at_s: float  # when the verdict was given
+    reason: str = ""
+    samples: int = 0
+    steps: int = 0
+    compute_us: int = 0
+    compute_uj: int | None = None  # None: unknown
+    compute_bound_uj: int | None = None
+    energy_source: str = ""
+    energy_flags: int = 0
+    overruns: int = 0  # steps that an emulated board ended later than its declared pace
+    late_us: int = 0
+    update_sha256: str = ""
+    update_norm: float | None = None  # per local step
+    update_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Energy:
+    """A board's split since its window opened, as of the end of `round`; cumulative per session. None: unknown."""
+
+    round: int
+    board: int
+    session: str
+    compute_uj: int | None
+    wait_uj: int | None
+    transfer_uj: int | None
+    wasted_uj: int | None
+    other_uj: int | None
+    total_uj: int | None
+    span_us: int
+    covered_us: int
+    bound_uj: int | None
+    source: str
+    flags: int = 0
+
+    @property
+    def parts_uj(self) -> tuple[int | None, ...]:
+        return self.compute_uj, self.wait_uj, self.transfer_uj, self.wasted_uj, self.other_uj
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened; `detail` is JSON."""
+
+    at_s: float
+    kind: str
+    detail: Any = None
+    round: int | None = None
+    board: int | None = None

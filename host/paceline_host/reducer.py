@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates -> the next model: verified, then averaged by samples in slice order. Knows no board, link or disk.
+
+Floating-point sums depend on their order, so it is fixed: slice 0, 1, 2, ..., whatever arrives first (DECISIONS 2).
+Accumulators are float64, blocks keep temporaries in the cache; memory is one accumulator, plus what waits its turn.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.tensors import Manifest, TensorSpec
+
+BLOCK = 1 << 16  # elements; two float64 blocks fit the second-level cache
+NORM_FACTOR = 10.0  # refuse above so many times the median of the board's own history (DECISIONS 6)
+NORM_HISTORY = 10  # updates that make the history
+NORM_FROM = 2  # so many must be known: the guard holds from the third update on
+
+Buffer = bytes | bytearray | memoryview
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """An update that may be added. Norm of (update - base) over all floating-point tensors, per local step."""
+
+    norm_per_step: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An update that may not, and why."""
+
+    reason: str
+
+
+class Reducer:
+    """One round after the other: `begin`, for each slice `add` or `skip` in any order, `finish`."""
+
+    def __init__(self, manifest: Manifest, *, norm_factor: float = NORM_FACTOR) -> None:
+        self._manifest = manifest
+        self._norm_factor = norm_factor
+        self._waiting: dict[
+            int, tuple[int, Buffer] | None
+        ] = {}  # slice -> (samples, update); None: contributes nothing
+        self._next = 0
+        self._counted = 0
+        self._budget = 0
+        self._sums: dict[str, Array] = {}
+
+    def begin(self, base: Buffer, budget: int) -> None:
+        """Start a round from the model `base`; its slices will hold `budget` samples."""
+        if budget < 1 or memoryview(base).nbytes != self._manifest.nbytes:
+            raise ValueError(
+                f"budget {budget}, {memoryview(base).nbytes} bytes: expected a model and at least 1 sample"
+            )
+        self._waiting.clear()
+        self._next, self._counted, self._budget = 0, 0, budget
+        self._sums = {
+            t.name: np.zeros(t.items, np.float64) if t.is_float else _array(base, t).copy()
+            for t in self._manifest.tensors
+        }
+
+    def verify(self, update: Buffer, base: Buffer, steps: int, history: Sequence[float]) -> Verified | Refused:
+        """Judge an update. `history`: norms per step of the same board's accepted updates, oldest first."""
+        size = memoryview(update).nbytes
+        if size != self._manifest.nbytes:
+            return Refused(f"it has {size} bytes, the model {self._manifest.nbytes}")
+        if steps < 1:
+            return Refused(f"it reports {steps} local steps")
+        squares = 0.0
+        for tensor in self._manifest.tensors:
+            if not tensor.is_float:
+                if tensor.dtype == "bool" and int(_array(update, tensor).max()) > 1:
+                    return Refused(f"tensor {tensor.name} is boolean and holds other bytes than 0 and 1")
+                continue
+            part = _squares(update, base, tensor)
+            if part is None:
+                return Refused(f"tensor {tensor.name} holds values that are not finite (NaN or infinity)")
+            squares += part
+        norm = squares**0.5 / steps
+        if not np.isfinite(norm):
+            return Refused("its distance from the round's model is beyond all numbers")
+        recent = history[-NORM_HISTORY:]
+        usual = statistics.median(recent) if len(recent) >= NORM_FROM else 0.0
+        if usual > 0 and norm > self._norm_factor * usual:
+            return Refused(
+                f"its norm per step is {norm:.3g}, more than {self._norm_factor:g} times the {usual:.3g} that is usual "
+                "for this board"
+            )
+        return Verified(norm)
+
+    def add(self, slice_index: int, samples: int, update: Buffer) -> None:
+        """Take a verified update of a slice; nobody may change the buffer until the round is finished."""
+        if samples < 1 or memoryview(update).nbytes != self._manifest.nbytes:
+            raise ValueError(f"slice {slice_index}: {samples} samples, {memoryview(update).nbytes} bytes")
+        self._enter(slice_index, (samples, update))
+
+    def skip(self, slice_index: int) -> None:
+        """Let a slice contribute nothing (its ranges were dealt out again)."""
+        self._enter(slice_index, None)
+
+    def finish(self) -> bytes:
+        """Return the new model. Raises ValueError while a slice or a sample is missing."""
+        if self._waiting:
+            raise ValueError(f"slice {self._next} is missing, {len(self._waiting)} later ones wait for it")
+        if not 0 < self._budget == self._counted:
+            raise ValueError(f"{self._counted} of {self._budget} samples are there")
+        model = bytearray(self._manifest.nbytes)
+        for tensor in self._manifest.tensors:
+            if tensor.is_float:
+                _store(model, tensor, self._sums[tensor.name], self._counted)
+            else:
+                _array(model, tensor)[:] = self._sums[tensor.name]
+        self._sums = {}
+        self._budget = 0
+        return bytes(model)
+
+    def _enter(self, slice_index: int, entry: tuple[int, Buffer] | None) -> None:
+        if not self._sums or slice_index < self._next or slice_index in self._waiting:
+            raise ValueError(f"slice {slice_index} is in this round's model already, or no round has begun")
+        self._waiting[slice_index] = entry
+        while self._next in self._waiting:
+            ready = self._waiting.pop(self._next)
+            self._next += 1
+            if ready is not None:
+                self._accumulate(*ready)
+
+    def _accumulate(self, samples: int, update: Buffer) -> None:
+        for tensor in self._manifest.tensors:
+            total = self._sums[tensor.name]
+            values = _array(update, tensor)
+            if not tensor.is_float:  # counters and masks: the maximum over the round's updates (DECISIONS 5)
+                total[:] = np.maximum(total, values) if self._counted else values
+                continue
+            for part in _blocks(tensor.items):
+                total[part] += samples * _wide(values[part], tensor)
+        self._counted += samples
+
+
+def _array(buffer: Buffer, tensor: TensorSpec) -> Array:
+    """View a tensor of a whole model, flat. bool as bytes, bfloat16 as its 16 bits: numpy has no such type."""
+    names = {"bool": "u1", "bfloat16": "<u2"}
+    dtype = np.dtype(names.get(tensor.dtype, tensor.dtype)).newbyteorder("<")
+    array: Array = np.frombuffer(buffer, dtype, tensor.items, tensor.offset)
+    return array
+
+
+def _wide(values: Array, tensor: TensorSpec) -> NDArray[np.float64]:
+    if tensor.dtype == "bfloat16":  # the upper half of a float32
+        values = (values.astype("<u4") << 16).view("<f4")
+    return values.astype(np.float64)
+
+
+def _squares(update: Buffer, base: Buffer, tensor: TensorSpec) -> float | None:
+    """Return the sum of squares of (update - base); None: the update is not finite."""
+    values, origin = _array(update, tensor), _array(base, tensor)
+    total = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in _blocks(tensor.items):
+            wide = _wide(values[part], tensor)
+            if not np.isfinite(wide).all():
+                return None
+            wide -= _wide(origin[part], tensor)
+            total += float(np.square(wide, out=wide).sum())
+    return total
+
+
+def _store(model: bytearray, tensor: TensorSpec, total: Array, samples: int) -> None:
+    """Write total/samples, rounded once to the tensor's own type."""
+    out = _array(model, tensor)
+    for part in _blocks(tensor.items):
+        mean = total[part] / samples
+        out[part] = _bfloat16(mean) if tensor.dtype == "bfloat16" else mean.astype(out.dtype)
+
+
+def _bfloat16(values: NDArray[np.float64]) -> Array:
+    """Round finite values to bfloat16, ties to even, by way of float32 rounded to odd, which keeps it one rounding."""
+    near = values.astype(np.float32)
+    bits = near.view(np.uint32)
+    inexact = near.astype(np.float64) != values
+    too_far = inexact & (np.abs(near.astype(np.float64)) > np.abs(values))
+    odd = np.where(too_far, bits - np.uint32(1), bits) | inexact.astype(np.uint32)
+    rounded: Array = (odd + np.uint32(0x7FFF) + ((odd >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return rounded.astype("<u2")
+
+
+def _blocks(items: int) -> Iterator[slice]:
+    return (slice(begin, begin + BLOCK) for begin in range(0, items, BLOCK))
