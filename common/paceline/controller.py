@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports in, shares out: the adaptive controller as users meet it. Knows no board, no round and no clock.
+
+A share is inversely proportional to a cost, the blend of a participant's smoothed seconds per sample and joules per
+sample, each in units of the group's median. One call of `allocate` is one round. The rules in full: core_c/include/paceline.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from paceline import core
+from paceline.errors import CoreError
+
+POLICIES = ("weighted",)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What is to be known of a participant's figures."""
+
+    present: bool  # takes part
+    reported: bool  # has an estimate of its own; without one the median cost of its group stands in
+    energy_held: bool  # the last joules are missing; an estimate of at most five rounds stands in
+    energy_unknown: bool  # no joules known, so its energy term equals its time term
+    report_held: bool  # its last report was 100 times off or more, and waits for a second one like it
+
+
+class Controller:
+    """Divides a fixed number of samples a round among participants, by what they measured.
+
+    budget: samples a round; one number, or one for each group. groups: the group of each participant (None: all in one).
+    w_time None means 1 - w_energy. minimum, capacity: one number or one each; minimum 0, deadband 0.0 and capacity None
+    mean none. One object may be used by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        participants: int,
+        budget: int | Sequence[int],
+        w_energy: float = 0.25,
+        w_time: float | None = None,
+        ema: float = 0.5,
+        deadband: float = 0.05,
+        minimum: int | Sequence[int] = 1,
+        capacity: int | Sequence[int] | None = None,
+        groups: Sequence[int] | None = None,
+        policy: str = "weighted",
+    ) -> None:
+        if policy not in POLICIES:
+            raise CoreError(f"Controller: policy is {policy!r}; known: {', '.join(POLICIES)}")
+        config = {"w_energy": w_energy, "w_time": _or_none(w_time), "ema": ema or -1.0, "deadband": deadband or -1.0}
+        if deadband < 0:
+            raise CoreError(f"Controller: deadband is {deadband}; expected 0 (none) or a fraction above it")
+        if w_time is not None and w_time < 0:
+            raise CoreError(f"Controller: w_time is {w_time}; expected 0 or more, or None for 1 - w_energy")
+        budgets = [budget] if isinstance(budget, int) else budget
+        self._core = core.ControllerHandle.init(participants, budgets, groups, config)
+        least, most = _each(minimum, participants, "minimum"), _each(capacity, participants, "capacity")
+        for i in range(participants):
+            self._core.limit(i, least[i] or 0, most[i])
+
+    @classmethod
+    def from_state(cls, state: bytes) -> Controller:
+        """Return the controller that `state` describes; CoreError when the bytes are damaged."""
+        self = cls.__new__(cls)
+        self._core = core.ControllerHandle.load(state)
+        return self
+
+    def state(self) -> bytes:
+        """Return everything: configuration, estimates, present shares. The bytes mean the same on every machine."""
+        return self._core.save()
+
+    def __len__(self) -> int:
+        return self._core.n
+
+    def observe(
+        self,
+        i: int,
+        seconds: float,
+        energy_j: float | None,
+        samples: int,
+        fixed_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+        wait_energy_j: float = 0.0,
+    ) -> None:
+        """Take what participant i measured of one contribution: compute only, waiting apart. energy_j None: unknown.
+
+        samples 0 changes nothing. CoreError, and nothing changed, when seconds are not finite and above 0.
+        """
+        energy_j = core.UNKNOWN if energy_j is None else energy_j
+        self._core.observe(i, (seconds, energy_j, fixed_seconds or 0.0, wait_seconds, wait_energy_j), samples)
+
+    def allocate(self) -> list[int]:
+        """End the round and return everybody's samples for the next: 0 for the absent, sums exactly to the budget(s).
+
+        CoreError, and nothing changed, when the limits do not allow a budget; the text names the missing samples.
+        """
+        return self._core.allocate()
+
+    def add(self, group: int = 0, minimum: int | None = None, capacity: int | None = None) -> int:
+        """Add a participant and return its index; minimum None: 1."""
+        i = self._core.add(group)
+        self._core.limit(i, 1 if minimum is None else minimum, capacity)
+        return i
+
+    def remove(self, i: int) -> None:
+        """Take participant i out; what it measured is kept."""
+        self._core.remove(i)
+
+    def restore(self, i: int) -> None:
+        """Bring participant i back with the estimates it had."""
+        self._core.restore(i)
+
+    def set_budget(self, budget: int, group: int = 0) -> None:
+        """Change the samples a round of a group."""
+        self._core.set_budget(group, budget)
+
+    def set_limits(self, i: int, minimum: int = 1, capacity: int | None = None) -> None:
+        """Change the fewest and the most samples of participant i; 0 and None: none."""
+        self._core.limit(i, minimum, capacity)
+
+    def limits(self, i: int) -> tuple[int, int | None]:
+        """Return minimum and capacity of participant i."""
+        return self._core.limits(i)
+
+    @property
+    def budgets(self) -> list[int]:
+        """Samples a round of each group."""
+        return self._core.budgets()
+
+    @property
+    def lapsed(self) -> list[int]:
+        """Samples of each group in the last allocation that nobody was there to take."""
+        return self._core.lapsed()
+
+    @property
+    def shares(self) -> list[int]:
+        """The last allocation."""
+        return [int(share) for share in self._core.column("share")]
+
+    @property
+    def costs(self) -> list[float]:
+        """Cost of each by present estimates; 1 is the typical one of its group."""
+        return self._core.costs()
+
+    @property
+    def seconds_per_sample(self) -> list[float | None]:
+        """Smoothed compute seconds per sample; None before the first report."""
+        return [x or None for x in self._core.column("seconds_per_sample")]
+
+    @property
+    def energy_per_sample_j(self) -> list[float | None]:
+        """Smoothed joules per sample; None while never known."""
+        return [x or None for x in self._core.column("energy_per_sample_j")]
+
+    @property
+    def wait_power_w(self) -> list[float | None]:
+        """Watts while waiting, over all waits with known joules; None while there was none."""
+        seconds, joules = self._core.column("wait_seconds"), self._core.column("wait_energy_j")
+        return [j / s if s > 0 else None for s, j in zip(seconds, joules, strict=True)]
+
+    def flags(self, i: int) -> Flags:
+        """Return what is to be known of participant i's figures."""
+        return Flags(**self._core.flags(i))
+
+
+def _or_none(w_time: float | None) -> float:
+    """Return w_time as C reads it: 0 is the default there, negative is none."""
+    return 0.0 if w_time is None else w_time or -1.0
+
+
+def _each(value: int | Iterable[int] | None, n: int, name: str) -> Sequence[int | None]:
+    """Return a limit for each of n participants."""
+    if value is None or isinstance(value, int):
+        return [value] * n
+    limits = list(value)
+    if len(limits) != n:
+        raise CoreError(
+            f"{name} holds {len(limits)} values for {n} participants; expected one each, or one number for all"
+        )
+    return limits

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C core from Python, and the only module that touches ffi: plain numbers and sequences in, the same out.
+
+Names are those of paceline.h without pl_. A handle owns the memory that C works in; use one from one thread at a time.
+A status code becomes a CoreError with a sentence. What a number means stands in paceline.h.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+from paceline._core import ffi, lib
+from paceline.errors import CoreError
+
+U32_MAX = 0xFFFFFFFF
+U64_MAX = 0xFFFFFFFFFFFFFFFF
+UNKNOWN = math.nan
+
+_SENTENCES = {
+    lib.PL_ERR_ARGUMENT: "a count, index or setting is outside its range",
+    lib.PL_ERR_REPORT: "no measurement: seconds must be finite and above 0, fixed and waiting amounts finite and not below 0",
+    lib.PL_ERR_LIMITS: "a minimum is above its capacity",
+    lib.PL_ERR_ROOM: "the memory handed over is too small",
+    lib.PL_ERR_STATE: "the saved state is damaged, cut short or of another version",
+    lib.PL_ERR_ORDER: "readings must follow each other in time; this one is not after the last, or absurdly far ahead",
+    lib.PL_ERR_KIND: "one integrator takes one kind of reading only (interval, point or counter)",
+}
+
+
+def _check(status: int, where: str) -> None:
+    """Raise CoreError unless the status says that all is well."""
+    if status != lib.PL_OK:
+        raise CoreError(f"{where}: {_SENTENCES[status]} ({ffi.string(ffi.cast('enum pl_status', status))})")
+
+
+def _check_split(status: int, where: str, budget: int, missing: int) -> None:
+    """Raise CoreError for a status of an allocation; the text names the missing samples."""
+    if status == lib.PL_ERR_MINIMA:
+        raise CoreError(
+            f"{where}: a budget of {budget} samples is {missing} short of the sum of the minima; "
+            f"raise it to {budget + missing} or lower the minima"
+        )
+    if status == lib.PL_ERR_CAPACITY:
+        raise CoreError(
+            f"{where}: {missing} samples of a budget of {budget} find no place within the capacities; "
+            f"lower it to {budget - missing} or raise the capacities"
+        )
+    _check(status, where)
+
+
+def _unsigned(value: int, name: str, most: int = U32_MAX) -> int:
+    """Return an integer of [0, most]; anything else is a CoreError that names it."""
+    try:
+        if 0 <= value.__index__() <= most:
+            return value.__index__()
+    except AttributeError:
+        pass
+    raise CoreError(f"{name} is {value!r}; expected a whole number from 0 to {most}")
+
+
+def _cdata(kind: str, code: str, values: Iterable[float], name: str) -> tuple[Any, int]:
+    """Return values as a C array (no copy from a matching buffer) and their count."""
+    if isinstance(values, list | tuple):
+        items: list[Any] | tuple[Any, ...] = values
+    else:
+        try:
+            view = memoryview(values)  # type: ignore[arg-type]  # what is no buffer is caught
+        except TypeError:
+            items = list(values)
+        else:
+            if view.format == code and view.ndim == 1 and view.c_contiguous and view.itemsize == ffi.sizeof(kind):
+                return ffi.from_buffer(f"{kind}[]", view), len(view)
+            items = view.tolist()
+    try:
+        return ffi.new(f"{kind}[]", items), len(items)
+    except (TypeError, OverflowError) as error:
+        wanted = "numbers" if kind == "double" else f"whole numbers from 0 to {U32_MAX}"
+        raise CoreError(f"{name}: expected a flat sequence of {wanted} ({error})") from None
+
+
+def _doubles(values: Iterable[float], name: str) -> tuple[Any, int]:
+    return _cdata("double", "d", values, name)
+
+
+def _words(values: Iterable[int], name: str) -> tuple[Any, int]:
+    return _cdata("uint32_t", "I", values, name)
+
+
+def _limits(value: int | Iterable[int] | None, n: int, name: str) -> Any:
+    """Return one limit for all, or one each, as a C array of n; None: NULL."""
+    if value is None:
+        return ffi.NULL
+    if isinstance(value, int):
+        return ffi.new("uint32_t[]", [_unsigned(value, name)] * n)
+    words, count = _words(value, name)
+    if count != n:
+        raise CoreError(f"{name} holds {count} values for {n} participants; expected one each, or one number for all")
+    return words
+
+
+# Random words, permutation
+
+
+def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> list[int]:
+    """Return one block of Philox4x32-10: four words."""
+    out = ffi.new("uint32_t[4]")
+    lib.pl_philox(counter, key, out)
+    return list(out)
+
+
+class Rng:
+    """A stream of random words, named by (seed, purpose, epoch, step)."""
+
+    def __init__(self, seed: int, purpose: int, epoch: int, step: int) -> None:
+        self._rng = ffi.new("pl_rng *")
+        seed, purpose = _unsigned(seed, "seed", U64_MAX), _unsigned(purpose, "purpose")
+        lib.pl_rng_start(self._rng, seed, purpose, _unsigned(epoch, "epoch"), _unsigned(step, "step"))
+
+    def word(self) -> int:
+        """Return the next word."""
+        return int(lib.pl_rng_word(self._rng))
+
+    def below(self, n: int) -> int:
+        """Return an unbiased integer of [0, n), n >= 1."""
+        return int(lib.pl_rng_below(self._rng, _unsigned(n, "n")))
+
+
+def permutation(seed: int, epoch: int, n: int) -> array[int]:
+    """Return the permutation of 0..n-1 that (seed, epoch) names, as unsigned 32-bit integers in an array (a buffer)."""
+    out = array("I", bytes(4 * _unsigned(n, "n")))
+    where = ffi.from_buffer("uint32_t[]", out, require_writable=True)
+    lib.pl_permutation(_unsigned(seed, "seed", U64_MAX), _unsigned(epoch, "epoch"), n, where)
+    return out
+
+
+# Allocation
+
+
+def allocate(
+    costs: Iterable[float], budget: int, minimum: int | Iterable[int] = 1, capacity: int | Iterable[int] | None = None
+) -> list[int]:
+    """Return shares in inverse proportion to costs, whole, within the limits, with a sum of exactly budget.
+
+    Limits are one number for all or one each; capacity None is no limit. CoreError says which samples are missing.
+    """
+    numbers, n = _doubles(costs, "costs")
+    shares, missing = ffi.new("uint32_t[]", n), ffi.new("uint64_t *")
+    least = ffi.NULL if type(minimum) is int and minimum == 1 else _limits(minimum, n, "minimum")
+    most = ffi.NULL if capacity is None else _limits(capacity, n, "capacity")
+    budget = _unsigned(budget, "budget")
+    status = lib.pl_allocate(n, numbers, budget, least, most, ffi.new("pl_seat[]", n), shares, missing)
+    if status == lib.PL_ERR_ARGUMENT:
+        raise CoreError(f"allocate: each cost must be a number from 1e-100 to 1e100, these are {list(numbers)}")
+    if status != lib.PL_OK:
+        _check_split(status, "allocate", budget, missing[0])
+    return list(shares)
+
+
+# Controller
+
+
+class ControllerHandle:
+    """Memory and calls of a pl_controller."""
+
+    def __init__(self) -> None:
+        self._c = ffi.new("pl_controller *")
+        self._memory: tuple[Any, Any, Any] = (None, None, None)
+
+    @classmethod
+    def init(
+        cls,
+        participants: int,
+        budget: Iterable[int],
+        group_of: Iterable[int] | None,
+        config: dict[str, float],
+    ) -> ControllerHandle:
+        """Make a controller; config as pl_controller_config, absent keys are defaults."""
+        self = cls()
+        participants = _unsigned(participants, "participants")
+        budgets, n_groups = _words(budget, "budget")
+        groups = ffi.NULL if group_of is None else _limits(group_of, participants, "groups")
+        room = self._make(participants, n_groups)
+        settings = ffi.new("pl_controller_config *", config)
+        status = lib.pl_controller_init(self._c, settings, participants, groups, n_groups, budgets, room, *self._memory)
+        if status == lib.PL_ERR_ARGUMENT:
+            raise CoreError(
+                "Controller: expected w_energy and w_time finite, not below 0 and not both 0 (w_time None is "
+                "1 - w_energy), ema in (0, 1], deadband finite, at least one group, and every group index below their number"
+            )
+        _check(status, "Controller")
+        return self
+
+    @classmethod
+    def load(cls, state: bytes) -> ControllerHandle:
+        """Make a controller from what save() returned."""
+        self = cls()
+        n, n_groups = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+        data = ffi.from_buffer("uint8_t[]", state)
+        _check(lib.pl_controller_shape(data, len(state), n, n_groups), "Controller state")
+        room = self._make(n[0], n_groups[0])
+        _check(lib.pl_controller_load(self._c, data, len(state), room, *self._memory), "Controller state")
+        return self
+
+    def _make(self, n: int, n_groups: int) -> int:
+        room = max(n, 1)
+        people, seats = ffi.new("pl_participant[]", room), ffi.new("pl_seat[]", room)
+        self._memory = (people, seats, ffi.new("pl_group[]", max(n_groups, 1)))
+        return room
+
+    def save(self) -> bytes:
+        """Return the state as bytes that mean the same on every machine."""
+        out = ffi.new("uint8_t[]", lib.pl_controller_size(self._c))
+        _check(lib.pl_controller_save(self._c, out, len(out)), "Controller state")
+        return bytes(ffi.buffer(out))
+
+    @property
+    def n(self) -> int:
+        """Participants, present or not."""
+        return int(self._c.n)
+
+    @property
+    def n_groups(self) -> int:
+        return int(self._c.n_groups)
+
+    def _index(self, i: int) -> int:
+        if not 0 <= i < self._c.n:
+            raise CoreError(f"there is no participant {i}; this controller has 0 to {self._c.n - 1}")
+        return i
+
+    def _group(self, group: int) -> int:
+        if not 0 <= group < self._c.n_groups:
+            raise CoreError(f"there is no group {group}; this controller has 0 to {self._c.n_groups - 1}")
+        return group
+
+    def add(self, group: int) -> int:
+        """Add a participant; returns its index."""
+        if self._c.n == self._c.room:
+            self._grow()
+        _check(lib.pl_controller_add(self._c, self._group(group)), "add")
+        return self.n - 1
+
+    def _grow(self) -> None:
+        old, _, groups = self._memory
+        room = 2 * self._c.room
+        people, seats = ffi.new("pl_participant[]", room), ffi.new("pl_seat[]", room)
+        ffi.memmove(people, old, ffi.sizeof(old))
+        self._memory = (people, seats, groups)
+        self._c.participants, self._c.seats, self._c.room = people, seats, room
+
+    def limit(self, i: int, minimum: int, capacity: int | None) -> None:
+        """Set a participant's limits, taken literally; capacity None is no limit."""
+        most = lib.PL_NO_CAPACITY if capacity is None else _unsigned(capacity, "capacity")
+        _check(
+            lib.pl_controller_limit(self._c, self._index(i), _unsigned(minimum, "minimum"), most), f"participant {i}"
+        )
+
+    def limits(self, i: int) -> tuple[int, int | None]:
+        """Return a participant's minimum and capacity."""
+        p = self._c.participants[self._index(i)]
+        return int(p.minimum), None if p.capacity == lib.PL_NO_CAPACITY else int(p.capacity)
+
+    def set_budget(self, group: int, budget: int) -> None:
+        _check(lib.pl_controller_budget(self._c, self._group(group), _unsigned(budget, "budget")), "budget")
+
+    def budgets(self) -> list[int]:
+        return [int(self._c.groups[g].budget) for g in range(self._c.n_groups)]
+
+    def lapsed(self) -> list[int]:
+        return [int(self._c.groups[g].lapsed) for g in range(self._c.n_groups)]
+
+    def observe(self, i: int, report: tuple[float, float, float, float, float], samples: int) -> None:
+        """Take a report: seconds, energy_j (UNKNOWN: not known), fixed_seconds, wait_seconds, wait_energy_j."""
+        filled = ffi.new("pl_report *", (*report, _unsigned(samples, "samples")))
+        _check(lib.pl_controller_observe(self._c, self._index(i), filled), f"report of participant {i}")
+
+    def remove(self, i: int) -> None:
+        _check(lib.pl_controller_remove(self._c, self._index(i)), "remove")
+
+    def restore(self, i: int) -> None:
+        _check(lib.pl_controller_restore(self._c, self._index(i)), "restore")
+
+    def costs(self) -> list[float]:
+        out = ffi.new("double[]", self._c.n)
+        lib.pl_controller_costs(self._c, out)
+        return list(out)
+
+    def allocate(self) -> list[int]:
+        """End the round; returns the shares."""
+        shares, missing, at = ffi.new("uint32_t[]", self._c.n), ffi.new("uint64_t *"), ffi.new("uint32_t *")
+        status = lib.pl_controller_allocate(self._c, shares, missing, at)
+        if status != lib.PL_OK:
+            where = "allocate" if self._c.n_groups == 1 else f"allocate, group {at[0]}"
+            _check_split(status, where, int(self._c.groups[at[0]].budget), missing[0])
+        return list(shares)
+
+    def column(self, name: str) -> list[Any]:
+        """Return one field of pl_participant, for all."""
+        return [getattr(self._c.participants[i], name) for i in range(self._c.n)]
+
+    def flags(self, i: int) -> dict[str, bool]:
+        """Return the flags of a participant by name: present, reported, energy_held, energy_unknown, report_held."""
+        bits = lib.pl_controller_flags(self._c, self._index(i))
+        return {name: bool(bits & bit) for name, bit in _FLAGS.items()}
+
+
+_FLAGS = {
+    "present": lib.PL_FLAG_PRESENT,
+    "reported": lib.PL_FLAG_REPORTED,
+    "energy_held": lib.PL_FLAG_ENERGY_HELD,
+    "energy_unknown": lib.PL_FLAG_ENERGY_UNKNOWN,
+    "report_held": lib.PL_FLAG_REPORT_HELD,
+}
+
+
+# Energy
+
+_ENERGY_FLAGS = {"unknown": lib.PL_ENERGY_UNKNOWN, "gap": lib.PL_ENERGY_GAP, "reset": lib.PL_ENERGY_RESET}
+
+
+class IntegratorHandle:
+    """Memory and calls of a pl_integrator."""
+
+    def __init__(self, period_us: int, knots: int, modulus_uj: int, max_power_uw: int) -> None:
+        self._e = ffi.new("pl_integrator *")
+        self._knots = ffi.new("pl_knot[]", max(_unsigned(knots, "knots"), 1))
+        period_us, modulus_uj = _unsigned(period_us, "period_us"), _unsigned(modulus_uj, "modulus_uj", U64_MAX)
+        max_power_uw = _unsigned(max_power_uw, "max_power_uw", lib.PL_POWER_MAX_UW)
+        status = lib.pl_integrator_init(self._e, period_us, modulus_uj, max_power_uw, knots, self._knots)
+        if status == lib.PL_ERR_ARGUMENT:
+            raise CoreError(f"integrator: expected period_us above 0 and at least 4 knots, got {period_us} and {knots}")
+        _check(status, "integrator")
+
+    def interval(self, t0_us: int, t1_us: int, power_uw: int, error_uw: int) -> None:
+        _check(lib.pl_integrator_interval(self._e, t0_us, t1_us, power_uw, error_uw), "interval reading")
+
+    def point(self, t_us: int, power_uw: int, error_uw: int) -> None:
+        _check(lib.pl_integrator_point(self._e, t_us, power_uw, error_uw), "point reading")
+
+    def counter(self, t_us: int, count_uj: int) -> None:
+        _check(lib.pl_integrator_counter(self._e, t_us, count_uj), "counter reading")
+
+    def span_us(self) -> tuple[int, int] | None:
+        """Return the instants of the oldest knot that is kept and of the newest, None before the first reading."""
+        if self._e.count == 0:
+            return None
+        last = (self._e.first + self._e.count - 1) % self._e.n_knots
+        return int(self._knots[self._e.first].t_us), int(self._knots[last].t_us)
+
+    def window(self, t0_us: int, t1_us: int) -> tuple[int, int, int, int, tuple[str, ...]] | None:
+        """Return energy_uj, covered_us, bound_uj, edge_uj and flags by name; None: not final. LookupError: forgotten."""
+        out = ffi.new("pl_energy *")
+        status = lib.pl_integrator_window(self._e, t0_us, t1_us, out)
+        if status == lib.PL_ERR_NOT_FINAL:
+            return None
+        if status == lib.PL_ERR_FORGOTTEN:
+            oldest, newest = self.span_us() or (0, 0)
+            raise LookupError(
+                f"the window begins at {t0_us} us, but readings are kept from {oldest} to {newest} us only; "
+                "ask earlier, or give the integrator more knots"
+            )
+        _check(status, "window (its end must not lie before its start)")
+        flags = tuple(name for name, bit in _ENERGY_FLAGS.items() if out.flags & bit)
+        return int(out.energy_uj), int(out.covered_us), int(out.bound_uj), int(out.edge_uj), flags

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The allocation policies by name. A table and its look-up; what a policy does is done elsewhere."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+ANY_WEIGHT = "w_energy:"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy as an experiment names it."""
+
+    name: str
+    kind: Literal["equal", "static", "weighted"]
+    w_energy: float | None = None  # weight of joules in the cost, for "weighted"; the rest is the weight of time
+
+
+POLICIES = {
+    entry.name: entry
+    for entry in (
+        Policy("equal", "equal"),  # the same share for everybody
+        Policy("static", "static"),  # measured in the first round, then fixed
+        Policy("time", "weighted", 0.0),
+        Policy("low-energy", "weighted", 0.25),
+        Policy("balanced", "weighted", 0.5),
+        Policy("high-energy", "weighted", 0.75),
+        Policy("energy", "weighted", 1.0),
+    )
+}
+
+
+def policy(name: str) -> Policy:
+    """Return the policy of a name; "w_energy:0.3" is any weight from 0 to 1. ValueError: one sentence with a suggestion."""
+    if name in POLICIES:
+        return POLICIES[name]
+    if name.startswith(ANY_WEIGHT):
+        return Policy(name, "weighted", _weight(name))
+    close = difflib.get_close_matches(name, [*POLICIES, ANY_WEIGHT], n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(POLICIES)}, w_energy:X with X from 0 to 1"
+    raise ValueError(f"unknown policy {name!r}; {hint}")
+
+
+def _weight(name: str) -> float:
+    try:
+        weight = float(name.removeprefix(ANY_WEIGHT))
+    except ValueError:
+        weight = math.nan
+    if not 0.0 <= weight <= 1.0:
+        raise ValueError(f"policy {name!r}: the weight is no number from 0 to 1; for instance w_energy:0.3")
+    return weight

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libpaceline: who gets how many samples, which ones, and what that cost in joules. C11, freestanding.
+ *
+ * The caller owns all memory: state is a struct, what grows with the fleet is an array whose length the comment gives,
+ * and it must stay where it is while the state is in use. No call allocates, reads a clock, does I/O or keeps a global,
+ * so calls on different states may run at once; calls on one state may not.
+ * The same input gives the same output, bit for bit, on every machine: integers where they do, else doubles with
+ * + - * / and comparisons only. Build with the flags of core_c/flags.txt, or a fused a*b+c breaks that promise.
+ * A zeroed config struct is valid and means the defaults.
+ * Units are suffixes: _us microseconds, _uw microwatts, _uj microjoules, _j joules. Instants are microseconds on any one
+ * monotonic clock.
+ */
+#ifndef PACELINE_H
+#define PACELINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cffi: begin */
+
+/* Status ---------------------------------------------------------------------------------------------------------- */
+
+/* What a call returns. A call that fails has changed nothing. */
+enum pl_status {
+    PL_OK = 0,
+    PL_ERR_ARGUMENT = -1,  /* a count, index, pointer or setting outside its contract */
+    PL_ERR_REPORT = -2,    /* no measurement: seconds not finite and above 0, or a waiting time or joule below 0 */
+    PL_ERR_LIMITS = -3,    /* a minimum above its capacity */
+    PL_ERR_MINIMA = -4,    /* the budget is below the sum of the minima */
+    PL_ERR_CAPACITY = -5,  /* the budget is above the sum of the capacities */
+    PL_ERR_ROOM = -6,      /* the caller's array is full or too small */
+    PL_ERR_STATE = -7,     /* saved bytes that are damaged, cut short, or of another version */
+    PL_ERR_ORDER = -8,     /* a reading that is not after the last one, or further ahead than PL_SPAN_MAX_US */
+    PL_ERR_KIND = -9,      /* an integrator is fed with one kind of reading only */
+    PL_ERR_NOT_FINAL = -10, /* no reading at or after the window's end yet: ask again */
+    PL_ERR_FORGOTTEN = -11  /* the window begins before the oldest knot that is still kept */
+};
+
+/* Random words ---------------------------------------------------------------------------------------------------- */
+
+/* Philox4x32-10. key = (low, high half of the seed), counter = (block, step, epoch, purpose); the words x0..x3 of block
+ * 0, 1, ... are given out in that order. A stream is named by (seed, purpose, epoch, step), so what one step consumes
+ * never shifts the next. 2^34 words a stream. */
+enum pl_purpose {
+    PL_PURPOSE_PERMUTATION = 1, /* order of the samples of an epoch; step 0 */
+    PL_PURPOSE_SAMPLER = 2      /* draws of a step; PL_PURPOSE_SAMPLER + 256 * r for its r-th redraw */
+};
+
+typedef struct pl_rng {
+    uint32_t key[2];
+    uint32_t counter[4]; /* of the next block */
+    uint32_t word[4];    /* the present block ... */
+    uint32_t used;       /* ... and how many of its words are gone, 0 to 4 */
+} pl_rng;
+
+/* One block of the generator: out = Philox4x32-10 of counter under key. */
+void pl_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+
+/* Begin the stream (seed, purpose, epoch, step). */
+void pl_rng_start(pl_rng *rng, uint64_t seed, uint32_t purpose, uint32_t epoch, uint32_t step);
+
+/* The next word of the stream. */
+uint32_t pl_rng_word(pl_rng *rng);
+
+/* An unbiased integer in [0, n), n >= 1: the high half of word * n; a word whose low half is below 2^32 mod n is
+ * skipped. n = 0 gives 0 and takes no word. */
+uint32_t pl_rng_below(pl_rng *rng, uint32_t n);
+
+/* Permutation ----------------------------------------------------------------------------------------------------- */
+
+/* Fill out[0..n-1] with the permutation of 0..n-1 that (seed, epoch) names: from the identity, for i = n-1 down to 1,
+ * swap places i and pl_rng_below(i + 1), stream (seed, PL_PURPOSE_PERMUTATION, epoch, step 0). */
+void pl_permutation(uint64_t seed, uint32_t epoch, uint32_t n, uint32_t out[]);
+
+/* Allocation ------------------------------------------------------------------------------------------------------ */
+
+#define PL_NO_CAPACITY 0xFFFFFFFFu /* a capacity: as many as there are */
+#define PL_NO_MINIMUM 0xFFFFFFFFu  /* pl_controller_config.minimum: none; everywhere else a minimum of 0 is just 0 */
+
+/* Scratch of an allocation, one a participant; the content means nothing between calls. */
+typedef struct pl_seat {
+    double key;
+    double cost;
+    uint32_t index;
+    uint32_t minimum;
+    uint32_t capacity;
+    uint32_t share;
+    uint32_t open;
+} pl_seat;
+
+/* Split `budget` samples over n participants: shares[i] = clamp(lambda / costs[i], minimum[i], capacity[i]) with the
+ * lambda that makes the sum exactly budget, in whole samples by largest remainder among the unclamped (ties: the lower
+ * index). Permuted participants get permuted shares, ties apart.
+ * costs: each within [1e-100, 1e100], in any unit. minimum, capacity: NULL means 1 and PL_NO_CAPACITY for all.
+ * seats: scratch of n. missing: set with PL_ERR_MINIMA and PL_ERR_CAPACITY to the samples that the budget is short of,
+ * or that find no place; may be NULL. n = 0 with budget = 0 is fine, else it is PL_ERR_CAPACITY. */
+int pl_allocate(uint32_t n, const double costs[], uint32_t budget, const uint32_t minimum[], const uint32_t capacity[],
+                pl_seat seats[], uint32_t shares[], uint64_t *missing);
+
+/* Controller ------------------------------------------------------------------------------------------------------ */
+
+#define PL_ENERGY_PATIENCE 5   /* rounds for which an old energy estimate stands in for a missing one */
+#define PL_WILD_FACTOR 100 /* a report this many times off its board's estimate, either way, is held back once ... */
+#define PL_CONFIRM_FACTOR 2 /* ... and believed when the next one lies within this factor of it */
+
+/* How costs are formed and when shares move. Zero is the default in every field. */
+typedef struct pl_controller_config {
+    double w_energy; /* weight of relative joules per sample, >= 0; 0: time only */
+    double w_time; /* weight of relative seconds per sample; 0: 1 - w_energy; negative: none */
+    double ema; /* share of a new report in the estimate, in (0, 1]; 0: 0.5 */
+    double deadband; /* predicted relative gain up to which the shares stay; 0: 0.05; negative: none */
+    uint32_t minimum; /* samples everybody gets; 0: 1; PL_NO_MINIMUM: none */
+    uint32_t capacity; /* samples nobody exceeds; 0: PL_NO_CAPACITY */
+} pl_controller_config;
+
+/* What a participant measured of one contribution. Only compute belongs into seconds and energy_j, never waiting. */
+typedef struct pl_report {
+    double seconds; /* of the compute window, > 0 */
+    double energy_j; /* gross joules of that window; not finite or not above 0: unknown (never 0) */
+    double fixed_seconds; /* the part of seconds that does not depend on samples, where timed apart; 0: not timed */
+    double wait_seconds; /* at the barrier, apart from seconds, >= 0 */
+    double wait_energy_j; /* joules of wait_seconds, >= 0; 0: unknown */
+    uint32_t samples; /* 0: the report is looked at no further and changes nothing */
+} pl_report;
+
+/* State of a participant; read it, change it through the calls below. */
+typedef struct pl_participant {
+    double seconds_per_sample; /* smoothed; 0: never reported */
+    double energy_per_sample_j; /* smoothed; 0: never known */
+    double held_seconds; /* seconds per sample of a report held back; 0: none */
+    double held_energy_j; /* joules per sample of it; 0: unknown */
+    double fixed_seconds; /* smoothed; 0: never timed */
+    double wait_seconds; /* sum over the reports whose waiting joules were known ... */
+    double wait_energy_j; /* ... and those joules: watts at the barrier are their ratio */
+    double cost; /* as last computed */
+    uint32_t group;
+    uint32_t minimum;
+    uint32_t capacity;
+    uint32_t share; /* of the last allocation */
+    uint32_t missed_rounds; /* rounds in a row that were reported without a known energy */
+    uint32_t flags; /* enum pl_flag, as the core needs them; for reading use pl_controller_flags */
+} pl_participant;
+
+enum pl_flag {
+    PL_FLAG_PRESENT = 1, /* takes part */
+    PL_FLAG_REPORTED = 2, /* has an estimate of its own; without it the median cost of its group stands in */
+    PL_FLAG_ENERGY_HELD =
+        4, /* the last energy is missing, an estimate of at most PL_ENERGY_PATIENCE rounds stands in */
+    PL_FLAG_ENERGY_UNKNOWN = 8, /* no energy, so the energy term equals the time term */
+    PL_FLAG_REPORT_HELD = 16, /* the last report was too wild to believe without a second one */
+    PL_FLAG_NEW_REPORT = 256, /* inside: believed since the last allocation */
+    PL_FLAG_NEW_ENERGY = 512 /* inside: with a known energy */
+};
+
+/* A group (silo): a budget of its own, of which nothing crosses to another group. */
+typedef struct pl_group {
+    uint32_t budget;
+    uint32_t lapsed; /* samples of the last allocation that nobody was there to take */
+    uint32_t settled; /* 0: members, budget or limits changed since the last allocation, so no dead-band */
+} pl_group;
+
+typedef struct pl_controller {
+    pl_controller_config config; /* with the defaults filled in */
+    pl_participant *participants;
+    pl_group *groups;
+    pl_seat *seats;
+    uint32_t n;
+    uint32_t room;
+    uint32_t n_groups;
+} pl_controller;
+
+/* Make a controller over participants[n], all present and never reported, and groups[n_groups].
+ * room >= n: length of participants and of the scratch seats. group_of[n]: NULL puts all into group 0.
+ * budget[n_groups]: samples a round of each group. */
+int pl_controller_init(pl_controller *c, const pl_controller_config *config, uint32_t n, const uint32_t group_of[],
+                       uint32_t n_groups, const uint32_t budget[], uint32_t room, pl_participant participants[],
+                       pl_seat seats[], pl_group groups[]);
+
+/* Add a participant to a group, as index c->n. PL_ERR_ROOM: copy both arrays to longer ones and set the three fields. */
+int pl_controller_add(pl_controller *c, uint32_t group);
+
+/* Give participant i limits of its own, taken literally: minimum 0 is none, capacity 0 is nothing. */
+int pl_controller_limit(pl_controller *c, uint32_t i, uint32_t minimum, uint32_t capacity);
+
+/* Change a group's samples a round. */
+int pl_controller_budget(pl_controller *c, uint32_t group, uint32_t budget);
+
+/* Take a report of participant i, present or not; several a round are fine. PL_ERR_REPORT changes nothing. */
+int pl_controller_observe(pl_controller *c, uint32_t i, const pl_report *report);
+
+/* Take i out of its group, or bring it back with the estimates it had. */
+int pl_controller_remove(pl_controller *c, uint32_t i);
+int pl_controller_restore(pl_controller *c, uint32_t i);
+
+/* costs[n] by present estimates: w_time * tau / median(tau) + w_energy * eps / median(eps), medians over the present
+ * of the group with a known value (even count: mean of the middle two), kept within [1e-30, 1e30]. Nobody of the group
+ * reported: 1. Not reported: the median cost of those who did. */
+void pl_controller_costs(pl_controller *c, double costs[]);
+
+/* End the round: write shares[n] (0 for the absent), which sum to each group's budget; a group with nobody present lets
+ * its budget lapse. A group keeps the shares it has unless the largest cost * share of the new plan is smaller by more
+ * than the dead-band. PL_ERR_MINIMA, PL_ERR_CAPACITY: as pl_allocate, *at is the group; both pointers may be NULL. */
+int pl_controller_allocate(pl_controller *c, uint32_t shares[], uint64_t *missing, uint32_t *at);
+
+/* The flags of participant i that are not marked "inside"; 0 when there is no such participant. */
+uint32_t pl_controller_flags(const pl_controller *c, uint32_t i);
+
+/* Write the state as bytes that mean the same on every machine. pl_controller_size: how many.
+ * pl_controller_shape: n and n_groups of such bytes, so that the arrays for pl_controller_load can be made
+ * (room = n or more). */
+uint64_t pl_controller_size(const pl_controller *c);
+int pl_controller_save(const pl_controller *c, uint8_t out[], uint64_t size);
+int pl_controller_shape(const uint8_t in[], uint64_t size, uint32_t *n, uint32_t *n_groups);
+int pl_controller_load(pl_controller *c, const uint8_t in[], uint64_t size, uint32_t room,
+                       pl_participant participants[], pl_seat seats[], pl_group groups[]);
+
+/* Energy ---------------------------------------------------------------------------------------------------------- */
+
+#define PL_GAP_PERIODS 3 /* more than so many periods without a reading are a gap */
+#define PL_POWER_MAX_UW 100000000000 /* 100 kW either way; a reading above is PL_ERR_ARGUMENT */
+#define PL_SPAN_MAX_US 4398046511104 /* 2^42, 51 days: the longest time between two readings */
+
+/* Point of the cumulative energy E(t), and the course of power on the way to it. The caller owns a ring of them. */
+typedef struct pl_knot {
+    uint64_t t_us;
+    int64_t energy_uj; /* E(t) since the first knot, rounded down ... */
+    uint64_t uncovered_us; /* cumulative: inside gaps */
+    uint64_t bound_uj; /* cumulative: worst case of |true - E|, rounded down ... */
+    int64_t begin_uw; /* power runs from begin_uw, just after the knot before, ... */
+    int64_t end_uw; /* ... straight to end_uw; both unused when `linear` */
+    uint32_t energy_part; /* ... and the rest, in halves of a picojoule, below 2000000 */
+    uint32_t bound_part; /* ... and the rest, likewise */
+    uint32_t resets; /* cumulative: counter resets */
+    uint32_t linear; /* 1: E itself runs straight to this knot (counters) */
+} pl_knot;
+
+enum pl_energy_kind { PL_KIND_NONE = 0, PL_KIND_INTERVAL = 1, PL_KIND_POINT = 2, PL_KIND_COUNTER = 3 };
+
+enum pl_energy_flag {
+    PL_ENERGY_UNKNOWN = 1, /* the window begins before the first reading: energy_uj says nothing */
+    PL_ENERGY_GAP = 2, /* a part of the window lies in a gap: bridged by interpolation, counted as uncovered */
+    PL_ENERGY_RESET = 4 /* a counter began anew in the window: bridged at the rate before, counted as uncovered */
+};
+
+typedef struct pl_integrator {
+    pl_knot *knots;
+    uint32_t n_knots;
+    uint32_t first; /* place of the oldest knot */
+    uint32_t count;
+    uint32_t kind; /* enum pl_energy_kind */
+    uint32_t forgotten; /* 1: knots have been overwritten */
+    uint32_t period_us;
+    uint64_t modulus_uj;
+    uint64_t max_power_uw;
+    uint64_t last_count_uj;
+    uint64_t last_error_uw;
+    int64_t last_uw; /* power at the end of the last reading (counters: its mean) */
+    int64_t low_uw; /* least and greatest power seen: what a gap may hide lies between them */
+    int64_t high_uw;
+} pl_integrator;
+
+/* The energy of a window, a difference of E: windows that meet add up exactly, microjoule for microjoule. */
+typedef struct pl_energy {
+    int64_t energy_uj;
+    uint64_t covered_us; /* of the window's length, what lies in no gap */
+    uint64_t bound_uj; /* worst case of the instrument (the readings' error_uw) and of the gaps */
+    uint64_t edge_uj; /* what the two edges may add to it where they fall between readings; 0 on readings */
+    uint32_t flags; /* enum pl_energy_flag */
+} pl_energy;
+
+/* Make an integrator over knots[n_knots], n_knots >= 4; an interval that does not follow at once takes two knots, any
+ * other reading one. period_us > 0: the time between readings, as intended.
+ * modulus_uj: counters wrap there (the count after modulus_uj - 1 is 0); 0: unknown, so going back is a reset.
+ * max_power_uw: a counter that ran faster has been reset or misread; 0: PL_POWER_MAX_UW. */
+int pl_integrator_init(pl_integrator *e, uint32_t period_us, uint64_t modulus_uj, uint64_t max_power_uw,
+                       uint32_t n_knots, pl_knot knots[]);
+
+/* Mean power over [t0_us, t1_us], from a converter that averages. The part before the last reading's end is left out;
+ * nothing left: PL_ERR_ORDER. error_uw: worst case of the instrument at this reading. */
+int pl_integrator_interval(pl_integrator *e, uint64_t t0_us, uint64_t t1_us, int64_t power_uw, uint64_t error_uw);
+
+/* Power at an instant; between two of them power runs straight (trapezoid). */
+int pl_integrator_point(pl_integrator *e, uint64_t t_us, int64_t power_uw, uint64_t error_uw);
+
+/* A counter of microjoules at an instant. The first one, and one after a reset, is a base and adds nothing. */
+int pl_integrator_counter(pl_integrator *e, uint64_t t_us, uint64_t count_uj);
+
+/* Energy from t0_us to t1_us >= t0_us. PL_ERR_NOT_FINAL: no reading at or after t1_us yet. PL_ERR_FORGOTTEN: knots
+ * around t0_us are overwritten. What it says once about a window it says always. */
+int pl_integrator_window(const pl_integrator *e, uint64_t t0_us, uint64_t t1_us, pl_energy *out);
+
+/* cffi: end */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

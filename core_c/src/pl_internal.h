@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the sources share and the caller does not see. */
+#ifndef PL_INTERNAL_H
+#define PL_INTERNAL_H
+
+#include "paceline.h"
+
+#include <stddef.h>
+
+/* The shares of seats[n] (index, cost, minimum, capacity set) that sum to budget, left in .share; the order of the
+ * seats changes. The caller has checked that minima and capacities allow the budget. */
+void pl_split(pl_seat seats[], uint32_t n, uint32_t budget);
+
+/* Partition seats so that the k least by (key, index) come first. k <= n. */
+void pl_seats_select(pl_seat seats[], uint32_t n, uint32_t k);
+
+/* Finite and above 0; false for NaN. */
+static inline bool pl_is_positive(double x) {
+    return x > 0.0 && x <= 1.7976931348623157e308;
+}
+
+/* Finite and not below 0; false for NaN. */
+static inline bool pl_is_amount(double x) {
+    return x >= 0.0 && x <= 1.7976931348623157e308;
+}
+
+/* Saved bytes: little-endian words behind a head of (magic, version), a CRC-32 of all before it at the end. */
+typedef struct pl_writer {
+    uint8_t *at;
+} pl_writer;
+
+typedef struct pl_reader {
+    const uint8_t *at;
+} pl_reader;
+
+void pl_put_u32(pl_writer *w, uint32_t value);
+void pl_put_u64(pl_writer *w, uint64_t value);
+void pl_put_f64(pl_writer *w, double value);
+uint32_t pl_get_u32(pl_reader *r);
+uint64_t pl_get_u64(pl_reader *r);
+double pl_get_f64(pl_reader *r);
+uint32_t pl_crc32(const uint8_t bytes[], uint64_t n);
+
+#endif
