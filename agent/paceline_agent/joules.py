@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A board's joules, seen from the agent's loop: meter thread, integrator and ledger as one thing that answers questions.
+
+Used by one thread. Questions (`measure`, `measure_split`) are answered by `settled`, once readings have come that make the
+answer final.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from types import TracebackType
+
+from paceline import machine as m
+from paceline.energy import Energy, EnergyIntegrator
+from paceline.errors import CoreError
+from paceline.wire import Energy as EnergyMessage
+from paceline_agent.ledger import Ledger, Split, Tally
+from paceline_agent.metering import MeterThread
+from paceline_agent.meters import MeterSettings, open_meter
+
+
+class Joules:
+    """Context manager: the meter runs inside it. `source` labels every joule; `known` is False without a meter."""
+
+    def __init__(self, settings: MeterSettings) -> None:
+        self._settings = settings
+        self.source = settings.source
+        self.known = settings.source != "none"
+        self._ledger: Ledger | None = None
+        self._measuring: list[int] = []
+        self._thread: MeterThread | None = None
+        self._integrator: EnergyIntegrator | None = None
+        self._lone_pipe: tuple[int, int] | None = None
+
+    def __enter__(self) -> Joules:
+        meter = open_meter(self._settings, _now_us())
+        if meter is None:
+            self._lone_pipe = os.pipe()
+            return self
+        self.source = meter.source
+        self._meter = meter
+        self._integrator = EnergyIntegrator(self._settings.period_ms * 1000, knots=1024)
+        self._thread = MeterThread(meter, self._settings.period_ms / 1000)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+        for descriptor in self._lone_pipe or ():
+            os.close(descriptor)
+
+    def fileno(self) -> int:
+        """Return the descriptor that tells of new readings; without a meter, one that never does."""
+        if self._thread is not None:
+            return self._thread.fileno()
+        assert self._lone_pipe is not None
+        return self._lone_pipe[0]
+
+    @property
+    def trouble(self) -> str:
+        """Why there are no readings at present."""
+        return self._thread.trouble if self._thread is not None else ""
+
+    def activity(self, t_us: int, active: bool) -> None:
+        """Computing began or ended. At its end a reading is taken at once, so that the window can be closed."""
+        if self._thread is not None:
+            self._meter.activity(t_us, active)
+            if not active:
+                self._thread.read_now()
+
+    def open(self, t_us: int) -> None:
+        """Open the window of a run; an older one is forgotten."""
+        self._ledger = Ledger(t_us)
+        self._measuring.clear()
+
+    def mark(self, t_us: int, category: str, lease: int) -> None:
+        """From t_us on time is spent on `category`."""
+        if self._ledger is not None:
+            self._ledger.mark(t_us, category, lease)
+
+    def void(self, lease: int) -> None:
+        """What was computed under this lease is wasted."""
+        if self._ledger is not None:
+            self._ledger.void(lease)
+
+    def measure(self, lease: int) -> None:
+        """Ask for a lease's compute energy."""
+        self._measuring.append(lease)
+
+    def measure_split(self, run: str, round_: int, t_us: int) -> None:
+        """Ask for the split as of t_us."""
+        if self._ledger is not None:
+            self._ledger.ask(t_us, (run, round_))
+
+    def drain(self) -> None:
+        """Take the readings that have come."""
+        if self._thread is None or self._integrator is None:
+            return
+        for reading in self._thread.drain():
+            try:
+                if reading.t0_us < reading.t1_us:
+                    self._integrator.add_interval(reading.t0_us, reading.t1_us, reading.power_uw, reading.error_uw)
+                else:
+                    self._integrator.add_point(reading.t1_us, reading.power_uw, reading.error_uw)
+            except CoreError:
+                continue  # not after the last reading: nothing new is known
+
+    def settled(self) -> list[m.Event]:
+        """Return the answers that have become final."""
+        if self._ledger is None:
+            return [m.Measured(lease, None, None, self.source, 1) for lease in self._take_measuring()]
+        if self._integrator is None:
+            answers = self._ledger.settle(_now_us(), None)
+        else:
+            answers = self._ledger.settle(self._integrator.final_us or 0, self._window)
+        events: list[m.Event] = []
+        for lease in self._take_measuring():
+            tally = self._ledger.computed(lease)
+            if tally is None:
+                self._measuring.append(lease)
+            else:
+                bound_uj = None if tally.energy_uj is None else tally.bound_uj
+                events.append(m.Measured(lease, tally.energy_uj, bound_uj, self.source, tally.flags))
+        return events + [m.SplitMeasured(_message(key, split, self.source)) for key, split in answers]
+
+    def _window(self, t0_us: int, t1_us: int) -> Energy | None:
+        assert self._integrator is not None
+        try:
+            return self._integrator.window(t0_us, t1_us)
+        except LookupError:  # the loop was blocked for longer than the integrator remembers
+            return Energy(None, t0_us, t1_us, 0, 0, 0, ("unknown",))
+
+    def _take_measuring(self) -> list[int]:
+        taken, self._measuring = self._measuring, []
+        return taken
+
+
+def _message(key: object, split: Split, source: str) -> EnergyMessage:
+    assert isinstance(key, tuple)
+    run, round_ = key
+    parts, total = split.parts_uj, split.total
+    return EnergyMessage(
+        1, run, round_, parts["compute"], parts["wait"], parts["transfer"], parts["wasted"], parts["other"],
+        total.energy_uj, _bound_uj(total), total.span_us, total.covered_us, source, total.flags,
+    )  # fmt: skip
+
+
+def _bound_uj(total: Tally) -> int | None:
+    return None if total.energy_uj is None else total.bound_uj
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meter's thread: reads a source every period and hands the readings over. Integrates nothing, decides nothing.
+
+A source that fails is tried again every period; meanwhile there are no readings, which the integrator sees as a gap.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from contextlib import suppress
+
+from paceline_agent.meters import Meter, MeterError, Reading
+
+
+class MeterThread:
+    """Reads `meter` every `period_s`. `fileno()` becomes readable when readings or a new trouble are there."""
+
+    def __init__(self, meter: Meter, period_s: float) -> None:
+        self._meter = meter
+        self._period_s = period_s
+        self._readings: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self._now = threading.Event()
+        self._ending = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self.trouble = ""  # why there are no readings at present
+        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        return self._wake_read
+
+    def read_now(self) -> None:
+        """Read at once, so that a window that has just ended can be closed."""
+        self._now.set()
+
+    def drain(self) -> list[Reading]:
+        """Return the readings that have come, oldest first."""
+        with suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+        out = []
+        with suppress(queue.Empty):
+            while True:
+                out.append(self._readings.get_nowait())
+        return out
+
+    def stop(self) -> None:
+        """End the thread and give the source back."""
+        self._ending = True
+        self._now.set()
+        self._thread.join()
+        self._meter.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _run(self) -> None:
+        due_s = time.monotonic()
+        while not self._ending:
+            self._read()
+            due_s = max(due_s + self._period_s, time.monotonic())
+            self._now.wait(due_s - time.monotonic())
+            self._now.clear()
+
+    def _read(self) -> None:
+        try:
+            readings = self._meter.read(time.monotonic_ns() // 1000)
+        except (MeterError, OSError) as error:
+            if self.trouble != str(error):
+                self.trouble = str(error)
+                self._wake()
+            return
+        self.trouble = ""
+        for reading in readings:
+            self._readings.put(reading)
+        if readings:
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):
+            os.write(self._wake_write, b"r")
