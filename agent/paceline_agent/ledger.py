@@ -99,7 +99,7 @@ class Ledger:
 
     def computed(self, lease: int) -> Tally | None:
         """Return the compute energy of a lease once all of it is final, None before."""
-        if any(segment.lease == lease for segment in self._segments):
+        if any(segment.lease == lease and segment.category == "compute" for segment in self._segments):
             return None
         return self._leases.get(lease, Tally())
 
@@ -135,15 +135,13 @@ class Ledger:
             total.absorb(tally)
         return Split({category: tally.energy_uj for category, tally in parts.items()}, total)
 
-    def forget(self, lease: int) -> None:
-        """The verdict was good: what the lease computed is compute for ever."""
-        tally = self._leases.pop(lease, None)
-        if tally is not None:
-            self._settled["compute"].absorb(tally)
-
     def _tally(self, segment: _Segment) -> Tally:
         if segment.category != "compute":
             return self._settled[segment.category]
         if segment.lease in self._void:
             return self._settled["wasted"]
-        return self._leases.setdefault(segment.lease, Tally())
+        if segment.lease not in self._leases:  # the verdict on an older one was given before: its compute stays compute
+            for lease in list(self._leases):
+                self._settled["compute"].absorb(self._leases.pop(lease))
+            self._leases[segment.lease] = Tally()
+        return self._leases[segment.lease]

@@ -59,11 +59,9 @@ class MeterThread:
         os.close(self._wake_write)
 
     def _run(self) -> None:
-        due_s = time.monotonic()
         while not self._ending:
             self._read()
-            due_s = max(due_s + self._period_s, time.monotonic())
-            self._now.wait(due_s - time.monotonic())
+            self._now.wait(self._period_s)
             self._now.clear()
 
     def _read(self) -> None:

@@ -25,6 +25,7 @@ from paceline.wire import MAX_FRAME
 ZAP_DOMAIN = b"agents"
 COPY_BELOW = 1 << 18  # smaller frames are cheaper copied than shared with libzmq
 SELF_TEST_S = 5.0
+GOODBYE_MS = 300
 _REFUSALS = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
@@ -143,10 +144,10 @@ class HostLink:
         return True
 
     def close(self) -> None:
-        """Close all sockets at once; goodbyes are messages and were sent before."""
+        """Close all sockets; goodbyes that were sent before get GOODBYE_MS to leave."""
         self._socket.disable_monitor()
         self._watch.close(linger=0)
-        self._socket.close(linger=0)
+        self._socket.close(linger=GOODBYE_MS)
         self._context.term()  # ends the ZAP thread's receive, which closes its socket
         self._zap.join()
         os.close(self._wake_read)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline.errors import LocalProtocolError, RemoteProtocolError
+from paceline.wire import Bye
 from paceline_host import machine as m
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import Arrival, HostLink
@@ -65,6 +66,16 @@ class Server:
         """End the present run in order; any thread or signal handler may call."""
         self._stop_reason = reason
         self._link.wake()
+
+    def wake(self) -> None:
+        """End the loop's present wait; any thread may call."""
+        self._link.wake()
+
+    def farewell(self) -> None:
+        """Tell all boards that the host ends, so that they need not find out by its silence."""
+        for name in self._peers.connected():
+            header = self._peers.encode(name, Bye(self._peers.nonce(name), "the host has ended"), time.monotonic())
+            self._link.send(name, header)
 
     def run(self, machine: m.RoundMachine, planner: TimedPlanner, store: Store, zero_s: float) -> Outcome:
         """Serve a run to its end. `zero_s`: monotonic instant of its start. Raises what made the store fail."""
