@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of an agent: one thread that carries out what the AgentMachine says. Effects only; decisions are the machine's.
+"""The life of an agent: one thread that carries out what the AgentMachine says. Effects only; decisions are the
+machine's.
 
 Memory stays small and start-up short: neither torch nor numpy is ever imported here, they live in the trainer child.
 """

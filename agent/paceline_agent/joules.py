@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A board's joules, seen from the agent's loop: meter thread, integrator and ledger as one thing that answers questions.
+"""A board's joules, seen from the agent's loop: meter thread, integrator and ledger as one thing that answers
+questions.
 
-Used by one thread. Questions (`measure`, `measure_split`) are answered by `settled`, once readings have come that make the
-answer final.
+Used by one thread. Questions (`measure`, `measure_split`) are answered by `settled`, once readings have come that make
+the answer final.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Joules:
 
     def __init__(self, settings: MeterSettings) -> None:
         self._settings = settings
-        self.source = settings.source
+        self.source: str = settings.source
         self.known = settings.source != "none"
         self._ledger: Ledger | None = None
         self._measuring: list[int] = []
@@ -44,7 +45,9 @@ class Joules:
         self._thread = MeterThread(meter, self._settings.period_ms / 1000)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._thread is not None:
             self._thread.stop()
         for descriptor in self._lone_pipe or ():

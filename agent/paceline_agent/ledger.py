@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a board's joules were spent on: one contiguous window, cut into five categories that add up to it (DECISIONS 29).
+"""What a board's joules were spent on: one contiguous window, cut into five categories that add up to it (DECISIONS
+29).
 
 Pure: no clock, no thread, no sensor. Marks say from when on time is spent on what; `settle` attributes the energy as it
 becomes final, so a window may be longer than what the integrator remembers.
@@ -69,7 +70,9 @@ class _Segment:
 
 
 class Ledger:
-    """Open at `t_us` with time spent on "other". Marks come in order; one that is older than the last counts from there."""
+    """Open at `t_us` with time spent on "other". Marks come in order; one that is older than the last counts from
+    there.
+    """
 
     def __init__(self, t_us: int) -> None:
         self._segments = deque([_Segment(t_us, "other", 0)])  # the first is being settled, the last is the present
@@ -105,7 +108,7 @@ class Ledger:
 
     def settle(self, final_us: int, window: Window | None) -> list[tuple[object, Split]]:
         """Attribute everything up to final_us; return what was asked for. `window` None: there is no meter."""
-        answers = []
+        answers: list[tuple[object, Split]] = []
         while True:
             segment = self._segments[0]
             end_us = self._segments[1].begin_us if len(self._segments) > 1 else None

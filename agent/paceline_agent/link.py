@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's end of the link: one DEALER and its monitor. The only module of the agent that knows zmq.
 
-No ZMTP heartbeats here (a connecting socket that has them can abort the process), no routing id, no limit on the receive
-side (credit bounds it): docs/PROTOCOL.md has the reasons. One thread may use an AgentLink.
+No ZMTP heartbeats here (a connecting socket that has them can abort the process), no routing id, no limit on the
+receive side (credit bounds it): docs/PROTOCOL.md has the reasons. One thread may use an AgentLink.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class AgentLink:
         try:
             self._socket.connect(self._endpoint)
         except zmq.ZMQError as error:
-            raise LinkError(f"cannot connect to {self._endpoint}: {error.strerror}; expected tcp://ADDRESS:PORT") from None
+            raise LinkError(
+                f"cannot connect to {self._endpoint}: {error.strerror}; expected tcp://ADDRESS:PORT"
+            ) from None
 
     def _close_socket(self, linger_ms: int = 0) -> None:
         self._poller.unregister(self._socket)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library: who gets how many samples, from measured seconds and joules. Importing it loads neither numpy nor torch."""
+"""The library: who gets how many samples, from measured seconds and joules. Imports neither numpy nor torch."""
 
 from paceline.controller import Controller, Flags
 from paceline.core import allocate, permutation

@@ -2,7 +2,7 @@
 """Reports in, shares out: the adaptive controller as users meet it. Knows no board, no round and no clock.
 
 A share is inversely proportional to a cost, the blend of a participant's smoothed seconds per sample and joules per
-sample, each in units of the group's median. One call of `allocate` is one round. The rules in full: core_c/include/paceline.h.
+sample, each in units of the group's median. One call of `allocate` is one round. All rules: core_c/include/paceline.h.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Flags:
 class Controller:
     """Divides a fixed number of samples a round among participants, by what they measured.
 
-    budget: samples a round; one number, or one for each group. groups: the group of each participant (None: all in one).
+    budget: samples a round; one number, or one for each group. groups: the group of each (None: all in one).
     w_time None means 1 - w_energy. minimum, capacity: one number or one each; minimum 0, deadband 0.0 and capacity None
     mean none. One object may be used by one thread at a time.
     """

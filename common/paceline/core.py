@@ -21,7 +21,7 @@ UNKNOWN = math.nan
 
 _SENTENCES = {
     lib.PL_ERR_ARGUMENT: "a count, index or setting is outside its range",
-    lib.PL_ERR_REPORT: "no measurement: seconds must be finite and above 0, fixed and waiting amounts finite and not below 0",
+    lib.PL_ERR_REPORT: "no measurement: seconds must be finite and above 0, fixed and waiting amounts not below 0",
     lib.PL_ERR_LIMITS: "a minimum is above its capacity",
     lib.PL_ERR_ROOM: "the memory handed over is too small",
     lib.PL_ERR_STATE: "the saved state is damaged, cut short or of another version",
@@ -188,7 +188,7 @@ class ControllerHandle:
         if status == lib.PL_ERR_ARGUMENT:
             raise CoreError(
                 "Controller: expected w_energy and w_time finite, not below 0 and not both 0 (w_time None is "
-                "1 - w_energy), ema in (0, 1], deadband finite, at least one group, and every group index below their number"
+                "1 - w_energy), ema in (0, 1], deadband finite, at least one group, group indices below their number"
             )
         _check(status, "Controller")
         return self
@@ -350,7 +350,10 @@ class IntegratorHandle:
         return int(self._knots[self._e.first].t_us), int(self._knots[last].t_us)
 
     def window(self, t0_us: int, t1_us: int) -> tuple[int, int, int, int, tuple[str, ...]] | None:
-        """Return energy_uj, covered_us, bound_uj, edge_uj and flags by name; None: not final. LookupError: forgotten."""
+        """Return energy_uj, covered_us, bound_uj, edge_uj and flags by name; None: not final.
+
+        LookupError: it begins before what is kept.
+        """
         out = ffi.new("pl_energy *")
         status = lib.pl_integrator_window(self._e, t0_us, t1_us, out)
         if status == lib.PL_ERR_NOT_FINAL:

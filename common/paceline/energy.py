@@ -30,9 +30,9 @@ class Energy:
 class EnergyIntegrator:
     """Cumulative energy E(t) over readings of one kind, and its differences.
 
-    Windows that meet add up exactly: window(a, b) + window(b, c) == window(a, c), in microjoules. More than three periods
-    without a reading are a gap: bridged by interpolation, counted as uncovered, and the bound grows. The last `knots`
-    readings are remembered (72 bytes each; an interval that does not follow at once takes two).
+    Windows that meet add up exactly: window(a, b) + window(b, c) == window(a, c), in microjoules. More than three
+    periods without a reading are a gap: bridged by interpolation, counted as uncovered, and the bound grows. The last
+    `knots` readings are remembered (64 bytes each; an interval that does not follow at once takes two).
     counter_modulus_uj: a counter wraps from counter_modulus_uj - 1 to 0; 0: unknown, so going back is a reset.
     max_power_uw: a counter that ran faster was reset or misread; 0: 100 kW. One object, one thread at a time.
     """
@@ -52,7 +52,7 @@ class EnergyIntegrator:
         self._core.point(t_us, power_uw, error_uw)
 
     def add_counter(self, t_us: int, count_uj: int) -> None:
-        """Add a counter's reading; the first one, and one after a reset, is a base. CoreError when not after the last."""
+        """Add a counter's reading; the first one, and one after a reset, is a base. CoreError: not after the last."""
         self._core.counter(t_us, count_uj)
 
     def window(self, t0_us: int, t1_us: int) -> Energy | None:

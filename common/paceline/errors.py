@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of all layers. A PacelineError is for the user and reads as one sentence; any other exception is a bug."""
+"""The exceptions of all layers. A PacelineError is for the user and reads as one sentence; any other exception is a
+bug.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Key files: NAME.key (secret, mode 0600) and NAME.pub. Knows no socket: the pair itself is made by a link module.
 
-Both hold one line, the 40 characters of a CURVE key in Z85. A secret never leaves the machine it was made on; public keys
-are pinned on both sides (reference: transport rules, keys). Own writer, because pyzmq's leaves secrets world-readable.
+Both hold one line, the 40 characters of a CURVE key in Z85. A secret never leaves the machine it was made on; public
+keys are pinned on both sides (reference: transport rules, keys). Own writer, because pyzmq's leaves secrets
+world-readable.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def is_public(text: str) -> bool:
 def check_name(name: str) -> str:
     """Return a board's or host's name, which becomes a file's. Raises KeyFileError."""
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) is None:
-        raise KeyFileError(f"the name {name!r} cannot be used: expected up to 63 letters, digits, dots, dashes or underscores")
+        raise KeyFileError(
+            f"the name {name!r} cannot be used: expected up to 63 letters, digits, dots, dashes or underscores"
+        )
     return name
 
 

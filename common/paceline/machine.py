@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent does and when. Pure: events in, actions out, time is an argument; a driver or a simulator executes them.
+"""What an agent does and when. Pure: events in, actions out, time is an argument; a driver or a simulator executes
+them.
 
-The machine knows no socket, process, file or meter. It obeys one host, holds at most one lease, and says of every second
-what it was spent on (`Mark`), so that the ledger's five categories add up to one contiguous window.
+The machine knows no socket, process, file or meter. It obeys one host, holds at most one lease, and says of every
+second what it was spent on (`Mark`), so that the ledger's five categories add up to one contiguous window.
 """
 
 from __future__ import annotations
@@ -14,8 +15,32 @@ from paceline.errors import RemoteProtocolError
 from paceline.session import Session, State
 from paceline.transfer import Receiver, Sender
 from paceline.wire import (
-    FROM_HOST, PROTOCOL, Answer, Assign, Begin, Bye, Cancel, Chunk, Commit, Credit, End, Energy, Failed, Hello, Load,
-    Message, Ping, Pong, Range, Ready, Reject, Result, RoundClosed, Taken, Welcome, decode,
+    FROM_HOST,
+    PROTOCOL,
+    Answer,
+    Assign,
+    Begin,
+    Bye,
+    Cancel,
+    Chunk,
+    Commit,
+    Credit,
+    End,
+    Energy,
+    Failed,
+    Hello,
+    Load,
+    Message,
+    Ping,
+    Pong,
+    Range,
+    Ready,
+    Reject,
+    Result,
+    RoundClosed,
+    Taken,
+    Welcome,
+    decode,
 )  # fmt: skip
 
 GREETING_S = 10.0  # patience before the host has told its own
@@ -138,14 +163,14 @@ class Send:
 
 @dataclass(frozen=True)
 class StartTrainer:
-    """Have a trainer loaded with this (one that already is may serve again); answer with TrainerReady or TrainerGone."""
+    """Have a trainer loaded with this (a living one may serve again); answer with TrainerReady or TrainerGone."""
 
     load: Load
 
 
 @dataclass(frozen=True)
 class StoreBase:
-    """Put the event's payload at `offset` of the base model; when `sha256` is given it was the last: answer BaseReady."""
+    """Put the event's payload at `offset` of the base model; `sha256` given: it was the last, answer BaseReady."""
 
     lease: int
     offset: int
@@ -253,8 +278,14 @@ class AgentMachine:
         self._heartbeat_s = 2.0
         self._chunk_bytes = self._credit_bytes = 0
         self._window_open = False
-        self._drop_work()
         self._out: list[Action] = []
+        self._assign: Assign | None = None  # with the next five: the work in hand, dropped as one
+        self._lease_end_s = 0.0
+        self._samples = 0
+        self._receiver: Receiver | None = None
+        self._sender: Sender | None = None
+        self._energy: Measured | None = None
+        self._update_sha256 = ""
 
     def restart(self, now_s: float) -> list[Action]:
         """Begin a session: what ran under the old one is void."""
@@ -264,9 +295,7 @@ class AgentMachine:
         me = self._identity
         self._session = Session(self._new_nonce(), is_host=False, patience_s=GREETING_S, now_s=now_s)
         self._ready = None
-        self._say(
-            Hello(self._session.nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid), now_s
-        )
+        self._say(Hello(self._session.nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid), now_s)
         return self._out
 
     def step(self, event: Event, now_s: float) -> list[Action]:
@@ -507,7 +536,9 @@ class AgentMachine:
         if self._sender.done and self._energy is not None and self._session.state is State.UPLOADING:
             joules = self._energy
             self._say(
-                Commit(nonce, lease, self._update_sha256, joules.energy_uj, joules.bound_uj, joules.source, joules.flags),
+                Commit(
+                    nonce, lease, self._update_sha256, joules.energy_uj, joules.bound_uj, joules.source, joules.flags
+                ),
                 now_s,
             )
 
@@ -519,12 +550,12 @@ class AgentMachine:
         self._drop_work()
 
     def _drop_work(self) -> None:
-        self._assign: Assign | None = None
+        self._assign = None
         self._lease_end_s = 0.0
         self._samples = 0
-        self._receiver: Receiver | None = None
-        self._sender: Sender | None = None
-        self._energy: Measured | None = None
+        self._receiver = None
+        self._sender = None
+        self._energy = None
         self._update_sha256 = ""
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {

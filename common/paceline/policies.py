@@ -35,7 +35,7 @@ POLICIES = {
 
 
 def policy(name: str) -> Policy:
-    """Return the policy of a name; "w_energy:0.3" is any weight from 0 to 1. ValueError: one sentence with a suggestion."""
+    """Return the policy of a name; "w_energy:0.3" is any weight from 0 to 1. ValueError: one sentence, a suggestion."""
     if name in POLICIES:
         return POLICIES[name]
     if name.startswith(ANY_WEIGHT):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One session between a host and an agent, seen from either end. Pure: header bytes in, messages out, time is an argument.
+"""One session between a host and an agent, seen from either end. Pure: header bytes in, messages out, time is an
+argument.
 
-The order of messages is one table; a missing entry is a protocol error, so illegal moves need no code. A message under a
-lease that is not the present one is stale whatever the state: ends cross on the wire, and fencing sorts it out.
+The order of messages is one table; a missing entry is a protocol error, so illegal moves need no code. A message under
+a lease that is not the present one is stale whatever the state: ends cross on the wire, and fencing sorts it out.
 """
 
 from __future__ import annotations
@@ -12,8 +13,28 @@ import enum
 from paceline import wire
 from paceline.errors import LocalProtocolError, RemoteProtocolError
 from paceline.wire import (
-    Answer, Assign, Begin, Bye, Cancel, Chunk, Commit, Credit, End, Energy, Failed, Hello, Load, Message, Ping, Pong,
-    Ready, Reject, Result, RoundClosed, Taken, Welcome,
+    Answer,
+    Assign,
+    Begin,
+    Bye,
+    Cancel,
+    Chunk,
+    Commit,
+    Credit,
+    End,
+    Energy,
+    Failed,
+    Hello,
+    Load,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    Reject,
+    Result,
+    RoundClosed,
+    Taken,
+    Welcome,
 )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offsets and credit of one bulk transfer. Pure: holds no bytes, knows no link.
 
-The receiver grants bytes, the sender never exceeds them; offsets make a chunk repeatable. `Sender` says which piece may go
-next, `Receiver` whether a piece may enter and when to grant more.
+The receiver grants bytes, the sender never exceeds them; offsets make a chunk repeatable. `Sender` says which piece
+may go next, `Receiver` whether a piece may enter and when to grant more.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sender:
 
 
 class Receiver:
-    """In-order pieces into a buffer of `size` bytes that the caller made from its own knowledge, never from a message."""
+    """In-order pieces into a buffer of `size` bytes, which the caller knows by itself, never from a message."""
 
     def __init__(self, size: int, credit: int) -> None:
         self.size = size

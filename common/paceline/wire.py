@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages <-> header bytes. Pure: knows no socket, clock, thread or state; tensors never pass through here.
 
-A message on the link is two frames: a msgpack map of at most HEADER_BYTES (this module) and a payload of raw bytes, empty
-for all messages but Chunk. Every field is checked on the way in (type, range, length, finiteness) and on the way out, so the
-code behind it may trust what it gets. docs/PROTOCOL.md lists the messages and the rules, each with its test.
+A message on the link is two frames: a msgpack map of at most HEADER_BYTES (this module) and a payload of raw bytes,
+empty for all messages but Chunk. Every field is checked on the way in (type, range, length, finiteness) and on the way
+out, so the code behind it may trust what it gets. docs/PROTOCOL.md lists the messages and the rules, each with its
+test.
 """
 
 from __future__ import annotations
@@ -199,7 +200,9 @@ class Welcome(Message):
 
 @dataclass(frozen=True)
 class Reject(Message):
-    """The host will not work with this session; `text` says what to do. Codes: version, fenced, manifest, energy, ended."""
+    """The host will not work with this session; `text` says what to do. Codes: version, fenced, manifest, energy,
+    ended.
+    """
 
     kind = "reject"
     code: str
@@ -395,7 +398,7 @@ def decode(header: bytes | memoryview, allowed: tuple[type[Message], ...]) -> Me
     fields = _FIELDS[cls]
     if len(content) != len(fields):
         raise RemoteProtocolError(f"{kind} has {len(content)} fields, expected {len(fields)}")
-    values = []
+    values: list[Any] = []
     for name, check in fields:
         value = content.get(name, _MISSING)
         if not check(value):

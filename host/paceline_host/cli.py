@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of the host: `paceline`. stdout is data, stderr is talk; heavy modules are imported by the command that needs them."""
+"""The command line of the host: `paceline`. stdout is data, stderr is talk; heavy modules are imported by the command
+that needs them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="paceline",
-        description="Train one model over unequal boards: a fixed sample budget, re-divided every round by measured seconds and joules.",
+        description="Train one model over unequal boards: a fixed sample budget, re-divided by measurement."
+        " Every round is planned from measured seconds and joules.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run an experiment file")
     run.add_argument("experiment", type=Path, help="TOML file; see experiments/")
     run.add_argument("--runs-dir", type=Path, default=Path("runs"), help="where run folders are made (default: runs)")
-    run.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="override a key; VALUE is TOML")
+    run.add_argument(
+        "--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="override a key; VALUE is TOML"
+    )
     run.add_argument("--json", action="store_true", help="print the report as JSON")
     run.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
     run.set_defaults(command=_run)
@@ -64,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     runs.set_defaults(command=_runs)
 
     report = commands.add_parser("report", help="table and picture of a run or comparison, from its journals")
-    report.add_argument("run", type=Path, help="folder of a comparison (runs/demo-001) or of one run (runs/demo-001/time)")
+    report.add_argument(
+        "run", type=Path, help="folder of a comparison (runs/demo-001) or of one run (runs/demo-001/time)"
+    )
     report.add_argument("--json", action="store_true")
     report.set_defaults(command=_report)
 
@@ -127,9 +134,15 @@ def _runs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"schema": "paceline-runs-1", "runs": rows}, indent=1))
     elif not rows:
-        print(f"paceline: no runs in {arguments.runs_dir}; begin with: paceline run experiments/demo.toml", file=sys.stderr)
+        print(
+            f"paceline: no runs in {arguments.runs_dir}; begin with: paceline run experiments/demo.toml",
+            file=sys.stderr,
+        )
     for row in () if arguments.json else rows:
-        print(f"{row['run']:40} {row['policy']:12} {row['state']:10} round {row['rounds_done']}/{row['rounds']}  {row['started']}")
+        print(
+            f"{row['run']:40} {row['policy']:12} {row['state']:10} "
+            f"round {row['rounds_done']}/{row['rounds']}  {row['started']}"
+        )
     return 0
 
 
@@ -143,12 +156,17 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
     from paceline.data import fetch
 
-    got = fetch(arguments.name, source=arguments.source, progress=lambda text: print(f"paceline: {text}", file=sys.stderr))
+    got = fetch(
+        arguments.name, source=arguments.source, progress=lambda text: print(f"paceline: {text}", file=sys.stderr)
+    )
     if arguments.json:
         print(json.dumps({"schema": "paceline-data-1", **asdict(got)}, default=str, indent=1))
     else:
         print(got.folder)
-        print(f"paceline: {got.label}: {got.train} + {got.test} samples, {got.bytes:,} bytes; {got.terms}", file=sys.stderr)
+        print(
+            f"paceline: {got.label}: {got.train} + {got.test} samples, {got.bytes:,} bytes; {got.terms}",
+            file=sys.stderr,
+        )
     return 0
 
 

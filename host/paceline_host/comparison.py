@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From an experiment to a folder of runs: one fleet, one link, one run for each policy. Reads like the events happen.
 
-    runs/NAME-001/            a comparison
-        experiment.toml       effective settings
-        fleet/                keys, agent.toml and log of each emulated board
-        POLICY/               a run: run.toml, journal.sqlite, updates.spool, checkpoints/
+runs/NAME-001/            a comparison
+    experiment.toml       effective settings
+    fleet/                keys, agent.toml and log of each emulated board
+    POLICY/               a run: run.toml, journal.sqlite, updates.spool, checkpoints/
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def new_folder(parent: Path, stem: str) -> Path:
                 continue
             return folder
     except OSError as error:
-        raise StorageError(f"cannot make a run folder in {parent}: {error.strerror}; choose one with --runs-dir") from None
+        raise StorageError(
+            f"cannot make a run folder in {parent}: {error.strerror}; choose one with --runs-dir"
+        ) from None
     raise StorageError(f"{parent} holds 9,999 runs of {stem}; remove some")
 
 
@@ -108,7 +110,8 @@ class Comparison:
                 self._watcher.say(f"listening on {link.endpoint} for {', '.join(boards)}")
             self._server = server
             life.callback(server.farewell)
-            return all([self._one(policy, task, options, boards, server) for policy in experiment.policies()])
+            outcomes = [self._one(policy, task, options, boards, server) for policy in experiment.policies()]
+            return all(outcomes)
 
     def _fleet(self, life: ExitStack, data_dir: Path | None) -> tuple[LocalFleet | None, KeyPair, Mapping[str, str]]:
         settings_ = self._experiment.fleet

@@ -70,7 +70,9 @@ class Experiment:
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment file, with "TABLE.KEY=VALUE" overrides. Raises SettingsError with one sentence for each fault."""
+    """Read an experiment file, with "TABLE.KEY=VALUE" overrides. Raises SettingsError with one sentence for each
+    fault.
+    """
     experiment = load(path, Experiment, where=path.name)
     if overrides:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -80,9 +82,9 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         experiment = load_table(content, Experiment, where=f"{path.name} with --set")
     faults = []
     if not isinstance(experiment.task.get("name"), str):
-        faults.append(f"{path.name}: task.name is missing: expected the name of a task, for instance name = \"mnist\"")
+        faults.append(f'{path.name}: task.name is missing: expected the name of a task, for instance name = "mnist"')
     if not experiment.run.policies:
-        faults.append(f"{path.name}: run.policies is empty: expected at least one, for instance [\"time\"]")
+        faults.append(f'{path.name}: run.policies is empty: expected at least one, for instance ["time"]')
     if len(set(experiment.run.policies)) < len(experiment.run.policies):
         faults.append(f"{path.name}: run.policies names a policy twice")
     for name in experiment.run.policies:
@@ -91,7 +93,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         except ValueError as error:
             faults.append(f"{path.name}: run.policies: {error}")
     if experiment.fleet.kind == "boards" and not experiment.fleet.keys:
-        faults.append(f"{path.name}: fleet.keys is missing: kind = \"boards\" needs the folder that `paceline keys` made")
+        faults.append(f'{path.name}: fleet.keys is missing: kind = "boards" needs the folder that `paceline keys` made')
     if faults:
         raise SettingsError(faults)
     return experiment
@@ -106,7 +108,9 @@ def _override(text: str) -> tuple[tuple[str, str], Any]:
         parsed = None
     if parsed is None:
         raise SettingsError(
-            [f"--set {text}: expected TABLE.KEY=VALUE with a TOML value, for instance run.rounds=2 or "
-             "'run.policies=[\"time\"]'"]
+            [
+                f"--set {text}: expected TABLE.KEY=VALUE with a TOML value, for instance run.rounds=2 or "
+                "'run.policies=[\"time\"]'"
+            ]
         )
     return (table, key), parsed

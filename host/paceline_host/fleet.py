@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Emulated boards on this machine: the same agent program and arguments as on a board, one process each (DECISIONS 50).
 
-A fleet lives and dies with its parent: every process holds the read end of a pipe as its stdin, and ends when it closes.
-All trainers are forked from one preloaded, thread-free server, so that eleven are ready in a moment.
+A fleet lives and dies with its parent: every process holds the read end of a pipe as its stdin, and ends when it
+closes. All trainers are forked from one preloaded, thread-free server, so that eleven are ready in a moment.
 """
 
 from __future__ import annotations

@@ -72,8 +72,12 @@ class HostLink:
             try:
                 self._socket.bind(endpoint)
             except zmq.ZMQError as error:
-                raise LinkError(f"cannot listen on {endpoint}: {error.strerror}; choose another address or port") from None
-            self.endpoint = self._socket.last_endpoint.decode("ascii")
+                raise LinkError(
+                    f"cannot listen on {endpoint}: {error.strerror}; choose another address or port"
+                ) from None
+            bound = self._socket.getsockopt(zmq.LAST_ENDPOINT)
+            assert isinstance(bound, bytes)
+            self.endpoint = bound.rstrip(b"\0").decode("ascii")
             self._self_test(keys)
             self._wake_read, self._wake_write = os.pipe()
             os.set_blocking(self._wake_read, False)
@@ -164,7 +168,7 @@ class HostLink:
                     self._say("cannot accept more connections: out of file descriptors? raise LimitNOFILE / ulimit -n")
                 else:
                     self._say(
-                        "a connection failed the CURVE handshake: that peer pins another host key, or is no paceline agent"
+                        "a connection failed the CURVE handshake: that peer pins another host key, or is no agent"
                     )
 
     def _self_test(self, keys: KeyPair) -> None:
@@ -218,7 +222,9 @@ def _plain_dealer(context: zmq.Context[zmq.Socket[bytes]], server: str, keys: Ke
 
 
 class _Zap:
-    """The ZAP handler of a context: refuses every key it was not told. A thread of its own, so no load delays a handshake."""
+    """The ZAP handler of a context: refuses every key it was not told. A thread of its own, so no load delays a
+    handshake.
+    """
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], names: Mapping[str, str], say: Callable[[str], None]
@@ -241,7 +247,7 @@ class _Zap:
         if self._thread.ident is not None:
             self._thread.join(5.0)
 
-    def board_of(self, user_id: str | bytes | None) -> str | None:
+    def board_of(self, user_id: object) -> str | None:
         """Return the board of a frame's authenticated key."""
         return self._names.get(user_id if isinstance(user_id, str) else "")
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rounds of one run. Pure: events in, actions out, time is an argument; knows no socket, file, clock or tensor.
 
-Life of a slice: planned -> leased to a board -> taken -> result uploaded -> verified and journaled -> accepted. Whatever
-ends a lease early (loss, failure, refusal, expiry) turns the slice's ranges into new slices for the boards still there.
+Life of a slice: planned -> leased to a board -> taken -> result uploaded -> verified and journaled -> accepted.
+Whatever ends a lease early (loss, failure, refusal, expiry) turns the slice's ranges into new slices for the boards
+still there.
 """
 
 from __future__ import annotations
@@ -10,17 +11,36 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from paceline import allocate
 from paceline.errors import RemoteProtocolError
 from paceline.session import Session, State
 from paceline.transfer import Receiver, Sender
 from paceline.wire import (
-    Answer, Assign, Begin, Cancel, Chunk, Commit, Credit, End, Energy, Failed, Load, Message, Ping, Pong, Ready,
-    Reject, Result, RoundClosed,
+    Answer,
+    Assign,
+    Begin,
+    Cancel,
+    Chunk,
+    Commit,
+    Credit,
+    End,
+    Energy,
+    Failed,
+    Load,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    Reject,
+    Result,
+    RoundClosed,
 )  # fmt: skip
 from paceline_host.planner import Planner
 from paceline_host.regimes import Regime, Slice
+
+Loss = Literal["lost", "failed", "rejected"]
 
 REFUSALS = 3  # so many failures or refused updates in a row, and a board gets no more work in this run
 FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progress renews the lease
@@ -28,7 +48,9 @@ FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progr
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the machine needs to know of a run. `manifest_sha256` and `model_bytes` are the host's own, never a board's."""
+    """What the machine needs to know of a run. `manifest_sha256` and `model_bytes` are the host's own, never a
+    board's.
+    """
 
     run: str
     regime: str
@@ -171,7 +193,7 @@ class StoreLoss:
     board: int
     slice: Slice
     lease: int
-    verdict: str
+    verdict: Loss
     reason: str
 
 
@@ -324,7 +346,9 @@ class RoundMachine:
         board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
         board.since_s = now_s
         facts = self.facts
-        self._send(event.board, Load(event.session.nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed))
+        self._send(
+            event.board, Load(event.session.nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed)
+        )
 
     def _ready(self, index: int, message: Ready, now_s: float) -> None:
         board, facts = self.boards[index], self.facts
@@ -332,9 +356,14 @@ class RoundMachine:
         if message.run != facts.run:
             return
         if (message.manifest_sha256, message.model_bytes) != (facts.manifest_sha256, facts.model_bytes):
-            self._refuse(index, "manifest", "its model differs from the host's; install the same version of paceline", now_s)
+            self._refuse(
+                index, "manifest", "its model differs from the host's; install the same version of paceline", now_s
+            )
         elif message.samples != facts.samples:
-            text = f"its data hold {message.samples} samples, the host's {facts.samples}; run: paceline data fetch {facts.task}"
+            text = (
+                f"its data hold {message.samples} samples, the host's {facts.samples}; give both the same data "
+                f"(paceline data fetch {facts.task})"
+            )
             self._refuse(index, "data", text, now_s)
         else:
             board.ready, board.since_s = message, now_s
@@ -373,7 +402,9 @@ class RoundMachine:
         if missing:
             self._out.append(Note("missing", f"starting without {', '.join(missing)}: not ready"))
         if not usable:
-            self._finish(False, f"no board became ready (waited up to {self.facts.start_s:g} s); see the agents' logs", now_s)
+            self._finish(
+                False, f"no board became ready (waited up to {self.facts.start_s:g} s); see the agents' logs", now_s
+            )
         elif self.facts.energy_needed and not any(b.ready.energy_known for b in usable if b.ready):
             self._finish(
                 False,
@@ -433,7 +464,9 @@ class RoundMachine:
         item = board.queue.popleft()
         self._lease_number += 1
         per_sample = self._planner.seconds_per_sample(index)
-        lease_s = facts.patience_s * FIRST_LEASE if per_sample is None else 2 * per_sample * item.samples + facts.patience_s
+        lease_s = (
+            facts.patience_s * FIRST_LEASE if per_sample is None else 2 * per_sample * item.samples + facts.patience_s
+        )
         lease = Lease(self._lease_number, item, self._base, now_s, now_s + lease_s)
         board.lease, board.since_s = lease, now_s
         nbytes = 0 if board.base == self._base else facts.model_bytes
@@ -638,7 +671,8 @@ class RoundMachine:
 
     def _reject_work(self, index: int, reason: str, now_s: float) -> None:
         board = self.boards[index]
-        assert board.session is not None and board.lease is not None
+        assert board.session is not None
+        assert board.lease is not None
         self._out.append(Note("rejected", f"{board.name}: update refused: {reason}", index))
         if board.session.state is State.JUDGING:
             self._send(index, Answer(board.session.nonce, board.lease.number, "rejected", reason[:400]))
@@ -652,11 +686,13 @@ class RoundMachine:
         board = self.boards[index]
         if board.failures >= REFUSALS and not board.barred:
             board.barred = True
-            self._out.append(Note("barred", f"{board.name}: {REFUSALS} failures in a row, no more work in this run", index))
+            self._out.append(
+                Note("barred", f"{board.name}: {REFUSALS} failures in a row, no more work in this run", index)
+            )
 
     # Lost work ------------------------------------------------------------------------------------------------------
 
-    def _unload(self, index: int, verdict: str, reason: str, now_s: float) -> None:
+    def _unload(self, index: int, verdict: Loss, reason: str, now_s: float) -> None:
         """Take lease and queue from a board, journal the loss, deal the ranges out again."""
         board = self.boards[index]
         queued, lease = list(board.queue), board.lease
@@ -667,7 +703,7 @@ class RoundMachine:
         for item in queued:
             self._redeal(item, now_s, without=index)
 
-    def _lose(self, index: int, lease: Lease, verdict: str, reason: str, now_s: float) -> None:
+    def _lose(self, index: int, lease: Lease, verdict: Loss, reason: str, now_s: float) -> None:
         self._out.append(StoreLoss(index, lease.slice, lease.number, verdict, reason))
         if lease.slice.index in self._open:
             self._redeal(lease.slice, now_s, without=index)
@@ -700,7 +736,9 @@ class RoundMachine:
     def _alone(self, now_s: float) -> None:
         if self._alone_s is None:
             self._alone_s = now_s + self.facts.patience_s
-            self._out.append(Note("alone", f"no board is left; waiting {self.facts.patience_s:g} s for one to come back"))
+            self._out.append(
+                Note("alone", f"no board is left; waiting {self.facts.patience_s:g} s for one to come back")
+            )
 
     def _tick(self, event: Tick, now_s: float) -> None:
         self._start_if_complete(now_s)

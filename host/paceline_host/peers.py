@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sessions of all boards. Pure: frames in, messages and answers out; knows no run, socket or clock.
 
-Sessions outlive runs. The newest life of a board wins: whoever speaks for an older one is told FENCED and changes nothing.
+Sessions outlive runs. The newest life of a board wins: whoever speaks for an older one is told FENCED and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Terms:
 
 @dataclass(frozen=True)
 class Heard:
-    """Outcome of one arrival: a message for the run (or None), an answer for the sender, and what happened to the session."""
+    """Outcome of one arrival: a message for the run (or None), an answer for the sender, and what happened to the
+    session.
+    """
 
     message: Message | None = None
     answer: bytes | None = None

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies as planners: who gets how many samples next round. Pure; the arithmetic is in paceline.Controller (the C core)."""
+"""Policies as planners: who gets how many samples next round. Pure; the arithmetic is in paceline.Controller (the C
+core).
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -27,7 +30,7 @@ class Planner(Protocol):
         ...
 
 
-class _Measured:
+class _Measured(ABC):
     """Keeps the controller's estimates whatever the policy does with them."""
 
     def __init__(self, boards: int, budget: int, minimum: int, w_energy: float) -> None:
@@ -40,6 +43,10 @@ class _Measured:
 
     def seconds_per_sample(self, board: int) -> float | None:
         return self._controller.seconds_per_sample[board]
+
+    @abstractmethod
+    def plan(self, present: Sequence[int]) -> list[int]:
+        """Return the shares of the present boards, in their order; they sum to the budget."""
 
     def _enough(self, present: Sequence[int]) -> None:
         if len(present) * self._minimum > self._budget:
@@ -97,9 +104,10 @@ class Static(_Measured):
 
 def make(policy: Policy, boards: int, budget: int, minimum: int) -> Planner:
     """Return the planner of a policy. Raises RunError when the budget is below boards x minimum."""
-    kinds = {"equal": Equal, "static": Static, "weighted": Weighted}
+    kinds: dict[str, type[_Measured]] = {"equal": Equal, "static": Static, "weighted": Weighted}
     if boards * minimum > budget:
         raise RunError(
-            f"[run] budget = {budget} is below {boards} boards x {minimum} samples; raise it to {boards * minimum} or more"
+            f"[run] budget = {budget} is below {boards} boards x {minimum} samples; "
+            f"raise it to {boards * minimum} or more"
         )
     return kinds[policy.kind](boards, budget, minimum, policy.w_energy or 0.0)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's loop: carries out what the RoundMachine says. Effects only; decisions are the machine's, disk is the store's.
+"""The host's loop: carries out what the RoundMachine says. Effects only; decisions are the machine's, disk is the
+store's.
 
 One thread runs the loop and owns the link. Sessions outlive runs, so that a comparison starts its fleet once.
 """
@@ -84,11 +85,11 @@ class Server:
         self._uploads.clear()
         for name in self._peers.connected():
             self._connected(name)
-        while self._outcome is None:
-            self._turn()
-        return self._outcome
+        while (outcome := self._turn()) is None:
+            pass
+        return outcome
 
-    def _turn(self) -> None:
+    def _turn(self) -> Outcome | None:
         now_s = time.monotonic()
         due_s = min(self._machine.wake_s(), self._peers.next_silence_s(), self._looked_s + VIEW_S)
         self._link.poll(max(0.0, due_s - now_s))
@@ -105,6 +106,7 @@ class Server:
         if now_s >= self._machine.wake_s():
             self._step(m.Tick())
         self._post()
+        return self._outcome
 
     def _look(self, now_s: float) -> None:
         self._looked_s = now_s

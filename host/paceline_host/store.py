@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that owns a run's disk and arithmetic: journal, spool, verification, averaging, checkpoint, evaluation.
 
-Jobs come in batches, one batch a turn of the host's loop, and each batch is one commit. What must not be promised before it
-is on disk is answered by an event after the commit. Knows no link and no board's session.
+Jobs come in batches, one batch a turn of the host's loop, and each batch is one commit. What must not be promised
+before it is on disk is answered by an event after the commit. Knows no link and no board's session.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class Store(threading.Thread):
 
     def _result(self, job: Job) -> list[StoreEvent]:
         action, upload = job.action, job.upload
-        assert isinstance(action, m.StoreResult) and upload is not None
+        assert isinstance(action, m.StoreResult)
+        assert upload is not None
         result, commit, board = action.result, action.commit, action.board
         history = self._norms.setdefault(board, [])
         if checkpoint.sha256(upload) != commit.update_sha256:
@@ -139,7 +140,7 @@ class Store(threading.Thread):
         action = job.action
         assert isinstance(action, m.StoreLoss)
         item = action.slice
-        verdict: records.Verdict = action.verdict
+        verdict = action.verdict
         row = records.Contribution(
             item.round, item.index, 0, action.lease, action.board, verdict, job.at_s, reason=action.reason
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The declared power of an emulated board: active_w while its trainer computes, idle_w otherwise. Measures nothing.
 
-It goes the way of any meter: readings, integrator, windows. Readings end at the edges of activity, so that integrating them
-is exact; an edge that is learned of late is made good in the next reading, so that no joule is lost or invented.
+It goes the way of any meter: readings, integrator, windows. Readings end at the edges of activity, so that integrating
+them is exact; an edge that is learned of late is made good in the next reading, so that no joule is lost or invented.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class Modelled:
     source = "modelled"
 
     def __init__(self, settings: MeterSettings, now_us: int) -> None:
-        assert settings.idle_w is not None and settings.active_w is not None
+        assert settings.idle_w is not None
+        assert settings.active_w is not None
         self._power_uw = {False: round(settings.idle_w * 1e6), True: round(settings.active_w * 1e6)}
         self._edges: deque[tuple[int, bool]] = deque()
         self._lock = threading.Lock()

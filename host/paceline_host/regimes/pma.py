@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Periodic model averaging: a round takes the next N places of the stream, cut into one slice a board (DECISIONS 3, 4, 48).
+"""Periodic model averaging: a round takes the next N places of the stream, cut into one slice a board (DECISIONS 3, 4,
+48).
 
-The stream is permutation(epoch 0), permutation(epoch 1), ... of the shared data set; place p is position p mod samples of
-epoch p div samples. A slice is trained from the round's base weights, so a re-dealt one is a contribution of its own.
+The stream is permutation(epoch 0), permutation(epoch 1), ... of the shared data set; place p is position p mod samples
+of epoch p div samples. A slice is trained from the round's base weights, so a re-dealt one is a contribution of its
+own.
 """
 
 from __future__ import annotations
