@@ -13,7 +13,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import msgpack  # type: ignore[import-untyped]  # it ships no types
+import msgpack
 
 from paceline.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from paceline.settings import Bounds, load_table

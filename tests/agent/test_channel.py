@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import msgpack  # type: ignore[import-untyped]  # it ships no types
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
