@@ -10,7 +10,9 @@ from cffi import FFI
 HERE = Path(os.path.relpath(Path(__file__).parent))  # setuptools refuses absolute source paths
 
 declared = re.search(
-    r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", (HERE / "include" / "paceline.h").read_text(encoding="utf-8"), re.S
+    r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/",
+    (HERE / "include" / "paceline.h").read_text(encoding="utf-8"),
+    re.DOTALL,
 )
 if declared is None:
     raise SystemExit("core_c/include/paceline.h lost its cffi markers")

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# The archive calls nothing outside itself but compiler support: cmake -DNM=nm -DARCHIVE=libpaceline.a -P needs_nothing.cmake
+execute_process(COMMAND ${NM} -u ${ARCHIVE} OUTPUT_VARIABLE undefined RESULT_VARIABLE status)
+execute_process(COMMAND ${NM} --defined-only -g ${ARCHIVE} OUTPUT_VARIABLE defined)
+if(NOT status EQUAL 0 OR NOT defined MATCHES " T pl_allocate")
+    message(FATAL_ERROR "${NM} could not read ${ARCHIVE}")
+endif()
+string(REGEX MATCHALL " U [A-Za-z0-9_.]+" undefined "${undefined}")
+set(foreign "")
+foreach(entry ${undefined})
+    string(REPLACE " U " "" symbol "${entry}")
+    if(NOT defined MATCHES "[TDRB] ${symbol}\n" AND NOT symbol MATCHES "^(memcpy|memset|memmove|memcmp|__aeabi_.*|__(u?div|u?mod|mul|add|sub|neg|cmp|eq|ne|l[te]|g[te]|fix|float|ashl|lshr|ashr|clz|ctz).*[sdt][if]?[0-9]*|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_)$")
+        list(APPEND foreign ${symbol})
+    endif()
+endforeach()
+if(foreign)
+    message(FATAL_ERROR "${ARCHIVE} calls what a bare board does not have: ${foreign}")
+endif()

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every vector of tests/vectors, bit for bit. Runs on a PC, under qemu-user and on bare metal alike. */
+#include "check.h"
+
+enum { MOST = 11, KNOTS = 64 };
+
+union bits {
+    uint64_t word;
+    double value;
+};
+
+static double real(uint64_t word) {
+    union bits b = { .word = word };
+    return b.value;
+}
+
+static uint64_t word_of(double value) {
+    union bits b = { .value = value };
+    return b.word;
+}
+
+static uint32_t crc32(uint32_t crc, uint32_t word) {
+    for (int k = 0; k < 32; k += 8) {
+        crc ^= (word >> k) & 0xFFu;
+        for (int bit = 0; bit < 8; bit++) {
+            crc = (crc >> 1) ^ (0xEDB88320u & (0u - (crc & 1u)));
+        }
+    }
+    return crc;
+}
+
+/* Random words ---------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    uint32_t counter[4], key[2], out[4];
+} PHILOX[] = {
+#include "../vectors/philox.inc"
+};
+
+static const struct {
+    uint64_t seed;
+    uint32_t purpose, epoch, step, n, below[8], after;
+} BELOW[] = {
+#include "../vectors/below.inc"
+};
+
+static void random_words(void) {
+    for (unsigned i = 0; i < LENGTH(PHILOX); i++) {
+        uint32_t out[4];
+        pl_philox(PHILOX[i].counter, PHILOX[i].key, out);
+        for (int k = 0; k < 4; k++) {
+            CHECK(out[k] == PHILOX[i].out[k], "a block of Philox is the known answer", i);
+        }
+    }
+    for (unsigned i = 0; i < LENGTH(BELOW); i++) {
+        pl_rng rng;
+        pl_rng_start(&rng, BELOW[i].seed, BELOW[i].purpose, BELOW[i].epoch, BELOW[i].step);
+        for (int k = 0; k < 8; k++) {
+            CHECK(pl_rng_below(&rng, BELOW[i].n) == BELOW[i].below[k], "a bounded integer is the replica's", i);
+        }
+        CHECK(pl_rng_word(&rng) == BELOW[i].after, "as many words were taken as the replica took", i);
+    }
+}
+
+/* Permutation ----------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    uint64_t seed;
+    uint32_t epoch, n, head[8], crc;
+} PERMUTATION[] = {
+#include "../vectors/permutation.inc"
+};
+
+static void permutations(void) {
+    static uint32_t out[1000];
+    for (unsigned i = 0; i < LENGTH(PERMUTATION); i++) {
+        uint32_t n = PERMUTATION[i].n, crc = 0xFFFFFFFFu;
+        pl_permutation(PERMUTATION[i].seed, PERMUTATION[i].epoch, n, out);
+        for (uint32_t k = 0; k < n; k++) {
+            CHECK(k >= 8 || out[k] == PERMUTATION[i].head[k], "the first places are the replica's", i);
+            crc = crc32(crc, out[k]);
+        }
+        CHECK(~crc == PERMUTATION[i].crc, "all places are the replica's", i);
+    }
+}
+
+/* Allocation ------------------------------------------------------------------------------------------------------ */
+
+static const struct {
+    uint32_t n, budget;
+    uint64_t costs[MOST];
+    uint32_t minimum[MOST], capacity[MOST], shares[MOST];
+} ALLOCATE[] = {
+#include "../vectors/allocate.inc"
+};
+
+static void allocations(void) {
+    for (unsigned i = 0; i < LENGTH(ALLOCATE); i++) {
+        double costs[MOST];
+        pl_seat seats[MOST];
+        uint32_t shares[MOST], n = ALLOCATE[i].n;
+        for (uint32_t k = 0; k < n; k++) {
+            costs[k] = real(ALLOCATE[i].costs[k]);
+        }
+        int status = pl_allocate(n, costs, ALLOCATE[i].budget, ALLOCATE[i].minimum, ALLOCATE[i].capacity, seats, shares,
+                                 (uint64_t *)0);
+        CHECK(status == PL_OK, "the split is made", i);
+        for (uint32_t k = 0; k < n; k++) {
+            CHECK(shares[k] == ALLOCATE[i].shares[k], "the shares are the replica's", i);
+        }
+    }
+}
+
+/* Controller ------------------------------------------------------------------------------------------------------ */
+
+enum op { INIT, OBSERVE, REMOVE, RESTORE, LIMIT, BUDGET, ALLOCATION };
+
+static const struct step {
+    uint32_t op, i, a, b;
+    uint64_t numbers[5];
+    int32_t status;
+} STEPS[] = {
+#include "../vectors/controller.inc"
+};
+
+static const uint32_t GROUPS[][MOST] = {
+#include "../vectors/controller_groups.inc"
+};
+
+static const struct {
+    uint32_t shares[MOST];
+    uint64_t costs[MOST];
+    uint32_t flags[MOST], crc;
+} ROUNDS[] = {
+#include "../vectors/controller_rounds.inc"
+};
+
+static pl_controller controller;
+static pl_participant participants[MOST];
+static pl_seat seats_of_all[MOST];
+static pl_group groups[MOST];
+static uint8_t state[2048];
+
+static int start(const struct step *s, unsigned script) {
+    pl_controller_config config = { .w_energy = real(s->numbers[0]),
+                                    .w_time = real(s->numbers[1]),
+                                    .ema = real(s->numbers[2]),
+                                    .deadband = real(s->numbers[3]) };
+    uint32_t budget[MOST] = { 0 };
+    return pl_controller_init(&controller, &config, s->i, GROUPS[script], s->a, budget, MOST, participants,
+                              seats_of_all, groups);
+}
+
+/* A round: its shares, costs, flags and saved bytes; then go on with a controller loaded from those bytes. */
+static int end_of_round(unsigned number) {
+    uint32_t shares[MOST];
+    double costs[MOST];
+    int status = pl_controller_allocate(&controller, shares, (uint64_t *)0, (uint32_t *)0);
+    if (status == PL_OK) {
+        for (uint32_t k = 0; k < controller.n; k++) {
+            costs[k] = controller.participants[k].cost;
+            CHECK(shares[k] == ROUNDS[number].shares[k], "a round's shares are the replica's", number);
+            CHECK(word_of(costs[k]) == ROUNDS[number].costs[k], "a round's costs are the replica's, bit for bit",
+                  number);
+        }
+    }
+    for (uint32_t k = 0; k < controller.n; k++) {
+        CHECK(pl_controller_flags(&controller, k) == ROUNDS[number].flags[k], "the flags are the replica's", number);
+    }
+    uint64_t size = pl_controller_size(&controller);
+    CHECK(size <= sizeof state && pl_controller_save(&controller, state, size) == PL_OK, "the state is saved", number);
+    uint32_t crc = state[size - 4] | (uint32_t)state[size - 3] << 8 | (uint32_t)state[size - 2] << 16 |
+                   (uint32_t)state[size - 1] << 24;
+    CHECK(crc == ROUNDS[number].crc, "the saved bytes are the replica's", number);
+    int loaded = pl_controller_load(&controller, state, size, MOST, participants, seats_of_all, groups);
+    CHECK(loaded == PL_OK, "the saved bytes are read back", number);
+    return status;
+}
+
+static void controllers(void) {
+    unsigned script = 0, number = 0;
+    for (unsigned i = 0; i < LENGTH(STEPS); i++) {
+        const struct step *s = &STEPS[i];
+        int status = PL_OK;
+        pl_report report = { real(s->numbers[0]), real(s->numbers[1]), real(s->numbers[2]),
+                             real(s->numbers[3]), real(s->numbers[4]), s->a };
+        switch (s->op) {
+        case INIT:
+            status = start(s, script++);
+            break;
+        case OBSERVE:
+            status = pl_controller_observe(&controller, s->i, &report);
+            break;
+        case REMOVE:
+            status = pl_controller_remove(&controller, s->i);
+            break;
+        case RESTORE:
+            status = pl_controller_restore(&controller, s->i);
+            break;
+        case LIMIT:
+            status = pl_controller_limit(&controller, s->i, s->a, s->b);
+            break;
+        case BUDGET:
+            status = pl_controller_budget(&controller, s->i, s->a);
+            break;
+        default:
+            status = end_of_round(number++);
+        }
+        CHECK(status == s->status, "a step ends as the replica's did", i);
+    }
+    CHECK(number == LENGTH(ROUNDS), "every round was run", number);
+}
+
+/* Energy ---------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    uint32_t op;
+    int64_t numbers[4];
+    int32_t status;
+    int64_t out[5];
+} ENERGY[] = {
+#include "../vectors/energy.inc"
+};
+
+static void energies(void) {
+    static pl_integrator e;
+    static pl_knot knots[KNOTS];
+    for (unsigned i = 0; i < LENGTH(ENERGY); i++) {
+        const int64_t *x = ENERGY[i].numbers, *want = ENERGY[i].out;
+        uint64_t t0 = (uint64_t)x[0], t1 = (uint64_t)x[1];
+        pl_energy out = { 0, 0, 0, 0, 0 };
+        int status = PL_OK;
+        switch (ENERGY[i].op) {
+        case 0:
+            status = pl_integrator_init(&e, (uint32_t)x[0], t1, (uint64_t)x[2], (uint32_t)x[3], knots);
+            break;
+        case 1:
+            status = pl_integrator_interval(&e, t0, t1, x[2], (uint64_t)x[3]);
+            break;
+        case 2:
+            status = pl_integrator_point(&e, t0, x[1], (uint64_t)x[2]);
+            break;
+        case 3:
+            status = pl_integrator_counter(&e, t0, t1);
+            break;
+        default:
+            status = pl_integrator_window(&e, t0, t1, &out);
+            CHECK(out.energy_uj == want[0], "a window's energy is the replica's", i);
+            CHECK(out.covered_us == (uint64_t)want[1], "its covered time is the replica's", i);
+            CHECK(out.bound_uj == (uint64_t)want[2], "its bound is the replica's", i);
+            CHECK(out.edge_uj == (uint64_t)want[3], "what its edges may add is the replica's", i);
+            CHECK(out.flags == (uint32_t)want[4], "its flags are the replica's", i);
+        }
+        CHECK(status == ENERGY[i].status, "a reading or window ends as the replica's did", i);
+    }
+}
+
+int main(void) {
+    random_words();
+    permutations();
+    allocations();
+    controllers();
+    energies();
+    return verdict("vectors");
+}
