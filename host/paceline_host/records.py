@@ -36,6 +36,9 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the task
     machine: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
+    # What an emulated fleet declares: {"reference_seconds_per_sample", "boards": [fields of BoardProfile]}. Only the
+    # report reads it, for the column of the closed form; empty with real boards.
+    declared: Mapping[str, Any] = field(default_factory=dict)
     ended: Mapping[str, Any] | None = None  # {"ok", "reason", "at_s"}; None: running, or killed
 
 

@@ -22,9 +22,9 @@ def run_row(**changes: object) -> Run:
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
-def boards_of(count: int, source: str | None = "modelled") -> list[Board]:
-    """Return boards named board-0, board-1, ..."""
-    return [Board(i, f"board-{i}", energy_source=source) for i in range(count)]
+def boards_of(count: int, source: str | None = "modelled", names: Sequence[str] = ()) -> list[Board]:
+    """Return boards named board-0, board-1, ..., or as told."""
+    return [Board(i, names[i] if names else f"board-{i}", energy_source=source) for i in range(count)]
 
 
 def model_hash(round_: int) -> str:
@@ -41,6 +41,7 @@ class Story:
     seconds_per_sample: Sequence[float] = (0.01, 0.03, 0.03)
     active_w: Sequence[float | None] = (5.0, 3.0, 3.0)
     source: str = "modelled"
+    names: Sequence[str] = ()
     accuracy: Sequence[float | None] = (0.5, 0.8, 0.9)
     overruns: int = 0
     update_bytes: int = 0
@@ -48,7 +49,7 @@ class Story:
     def tell(self, folder: Path, *, ended: bool = True) -> None:
         """Write the whole run into a new folder."""
         count = len(self.seconds_per_sample)
-        with Journal.create(folder, self.run, boards_of(count, self.source)) as journal:
+        with Journal.create(folder, self.run, boards_of(count, self.source, self.names)) as journal:
             now_s, spent = 0.0, [[0] * 5 for _ in range(count)]
             regime = Pma(self.run.samples, self.run.budget)
             for number, shares in enumerate(self.shares, start=1):

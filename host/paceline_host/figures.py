@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of one run, computed from its journal alone. Unknown is None. Knows no other run and no layout."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline_host.closed_form import slice_seconds
+from paceline_host.ledger import Ledger
+from paceline_host.profile import BoardProfile
+from paceline_host.records import PARTS, Contribution, Energy, Round, Run
+
+PACE_LIMIT = 0.05  # more late steps than this on any board, and the declared pace was not held (DECISIONS 53)
+
+
+@dataclass(frozen=True)
+class Joules:
+    """All boards together over the whole run. `total_j` and `parts_j` are of the boards that are known."""
+
+    total_j: float | None  # None: no board is known
+    parts_j: Mapping[str, float] | None
+    bound_j: float | None  # sum of the instrument bounds
+    label: str  # "modelled", "measured", "measured and modelled", "unknown"
+    coverage: float | None  # share of the time with readings
+    unknown: tuple[str, ...]  # boards that are missing from the total, wholly or for a time
+
+    @property
+    def complete(self) -> bool:
+        return self.total_j is not None and not self.unknown
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """One closed round. Joules are cumulative over all known boards."""
+
+    round: int
+    makespan_s: float
+    end_s: float  # makespans up to here, evaluation left out
+    samples: Mapping[str, int]  # accepted, by board
+    compute_s: Mapping[str, float]
+    compute_cv: float | None
+    joules: float | None
+    accuracy: float | None
+    loss: float | None
+    predicted_s: float | None
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """One run."""
+
+    run: Run
+    folder: str
+    state: str  # "finished", "stopped: why", "unfinished"
+    boards: tuple[str, ...]
+    rounds: tuple[RoundFigures, ...]
+    samples: int
+    makespan_s: float | None
+    makespan_median_s: float | None  # of rounds >= 2
+    predicted_s: float | None  # what the closed form says of the whole run, with the executed shares
+    predicted_median_s: float | None
+    joules: Joules
+    compute_cv: float | None  # median over rounds >= 2 of the population CV of compute times
+    accuracy: float | None
+    loss: float | None
+    metric: str
+    controller_fraction: float | None  # of the rounds' time
+    late: Mapping[str, float]  # boards that did not hold their pace: share of their steps that came late
+    voided: int  # leases that ended without a counted result
+    faults: tuple[str, ...]  # of the proof that each sample was counted exactly once
+
+    @property
+    def complete(self) -> bool:
+        return len(self.rounds) == self.run.rounds and not self.faults
+
+
+def figures(folder: Path) -> RunFigures:
+    """Read a run's journal and compute everything. Raises StorageError."""
+    with Ledger(folder) as ledger:
+        names = {board.board: board.name for board in ledger.boards()}
+        contributions = ledger.contributions()
+        accepted: dict[int, list[Contribution]] = defaultdict(list)
+        for row in contributions:
+            if row.verdict == "accepted":
+                accepted[row.round].append(row)
+        closed = [row for row in ledger.rounds() if row.closed_s is not None]
+        energy = ledger.energy()
+        rounds = _rounds(ledger.run, closed, accepted, energy, names)
+        proof = ledger.verify()
+        late = _late([row for rows in accepted.values() for row in rows], names)
+        run = ledger.run
+    busy_s = sum(row.makespan_s for row in rounds)
+    predicted = [row.predicted_s for row in rounds if row.predicted_s is not None]
+    all_predicted = bool(rounds) and len(predicted) == len(rounds)
+    later = rounds[1:]
+    return RunFigures(
+        run=run, folder=str(folder), state=_state(run), boards=tuple(names.values()), rounds=tuple(rounds),
+        samples=proof.samples, makespan_s=busy_s if rounds else None,
+        makespan_median_s=_median([row.makespan_s for row in later]),
+        predicted_s=sum(predicted) if all_predicted else None,
+        predicted_median_s=_median(predicted[1:]) if all_predicted else None,
+        joules=_joules(energy, names, {row.board for row in contributions}),
+        compute_cv=_median([row.compute_cv for row in later if row.compute_cv is not None]),
+        accuracy=rounds[-1].accuracy if rounds else None, loss=rounds[-1].loss if rounds else None,
+        metric=closed[-1].metric if closed else "",
+        controller_fraction=sum(row.allocate_s for row in closed) / busy_s if busy_s > 0 else None, late=late,
+        voided=sum(row.verdict != "accepted" for row in contributions), faults=proof.faults,
+    )  # fmt: skip
+
+
+def _rounds(
+    run: Run,
+    closed: Sequence[Round],
+    accepted: Mapping[int, Sequence[Contribution]],
+    energy: Sequence[Energy],
+    names: Mapping[int, str],
+) -> list[RoundFigures]:
+    out: list[RoundFigures] = []
+    end_s = 0.0
+    for row in closed:
+        makespan_s = row.makespan_s or 0.0
+        end_s += makespan_s
+        samples: dict[str, int] = defaultdict(int)
+        compute_s: dict[str, float] = defaultdict(float)
+        for part in accepted[row.round]:
+            samples[names[part.board]] += part.samples
+            compute_s[names[part.board]] += part.compute_us * 1e-6
+        out.append(
+            RoundFigures(
+                row.round, makespan_s, end_s, dict(samples), dict(compute_s), _cv(list(compute_s.values())),
+                _joules_until(energy, row.round), row.accuracy, row.loss,
+                _predicted(run, accepted[row.round], names),
+            )
+        )  # fmt: skip
+    return out
+
+
+def _predicted(run: Run, parts: Sequence[Contribution], names: Mapping[int, str]) -> float | None:
+    """Return the closed form of a round's makespan; None: real boards, or a lost slice was dealt out again."""
+    declared = {entry["name"]: BoardProfile(**entry) for entry in run.declared.get("boards", ())}
+    boards = [names[part.board] for part in parts]
+    if not declared or len(set(boards)) < len(boards) or not declared.keys() >= set(boards):
+        return None
+    reference_s = float(run.declared["reference_seconds_per_sample"])
+    return max(
+        slice_seconds(declared[name], part.samples, run.batch, reference_s)
+        for name, part in zip(boards, parts, strict=True)
+    )
+
+
+def _joules(rows: Sequence[Energy], names: Mapping[int, str], worked: set[int]) -> Joules:
+    """Add up each board's last split of each session; a board with several sessions is unknown in between."""
+    last: dict[tuple[int, str], Energy] = {(row.board, row.session): row for row in rows}  # rows come in round order
+    sessions: dict[int, int] = defaultdict(int)
+    for board, _ in last:
+        sessions[board] += 1
+    unknown = {board for (board, _), row in last.items() if row.total_uj is None}
+    unknown |= {board for board, count in sessions.items() if count > 1} | (worked - sessions.keys())
+    known = [row for row in last.values() if row.total_uj is not None]
+    missing = tuple(names[board] for board in sorted(unknown))
+    if not known:
+        return Joules(None, None, None, "unknown", None, missing)
+    parts = {name: sum(row.parts_uj[i] or 0 for row in known) * 1e-6 for i, name in enumerate(PARTS)}
+    bounds = [row.bound_uj for row in known if row.bound_uj is not None]
+    span_us = sum(row.span_us for row in known)
+    return Joules(
+        sum(row.total_uj or 0 for row in known) * 1e-6,
+        parts,
+        sum(bounds) * 1e-6 if len(bounds) == len(known) else None,
+        label({row.source for row in known}),
+        sum(row.covered_us for row in known) / span_us if span_us else None,
+        missing,
+    )
+
+
+def label(sources: set[str]) -> str:
+    """Return how joules from these sources are to be called."""
+    modelled = {source for source in sources if source.startswith("modelled")}
+    if modelled == sources:
+        return "modelled"
+    return "measured and modelled" if modelled else "measured"
+
+
+def _joules_until(rows: Sequence[Energy], round_: int) -> float | None:
+    until = {(row.board, row.session): row.total_uj for row in rows if row.round <= round_}
+    known = [total for total in until.values() if total is not None]
+    return sum(known) * 1e-6 if known else None
+
+
+def _late(rows: Sequence[Contribution], names: Mapping[int, str]) -> dict[str, float]:
+    steps: dict[int, int] = defaultdict(int)
+    overruns: dict[int, int] = defaultdict(int)
+    for row in rows:
+        steps[row.board] += row.steps
+        overruns[row.board] += row.overruns
+    shares = {names[board]: overruns[board] / steps[board] for board in sorted(steps) if steps[board]}
+    return {name: share for name, share in shares.items() if share > PACE_LIMIT}
+
+
+def _state(run: Run) -> str:
+    if run.ended is None:
+        return "unfinished"
+    return "finished" if run.ended["ok"] else f"stopped: {run.ended['reason']}"
+
+
+def _cv(seconds: Sequence[float]) -> float | None:
+    """Return the population coefficient of variation."""
+    mean = statistics.fmean(seconds) if seconds else 0.0
+    return statistics.pstdev(seconds) / mean if mean > 0 else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs side by side: one table for people, the same as JSON. Computes nothing but differences; see `figures`.
+
+What is unknown reads "unknown", never 0 and never blank. Percentages stand only where both runs did the whole work,
+held their declared pace and, for joules, know all boards.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline_host.figures import RunFigures, figures
+from paceline_host.records import PARTS
+from paceline_host.runs import run_folders
+
+SCHEMA = "paceline-report-1"
+REFERENCE = "equal"  # the policy that others are compared with
+UNKNOWN = "unknown"
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Change:
+    """Against the reference, relative: -0.25 is a quarter less. None: not to be stated, and why."""
+
+    makespan: float | None
+    joules: float | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison, or a single run."""
+
+    name: str
+    runs: tuple[RunFigures, ...]
+
+    def change(self, run: RunFigures) -> Change | None:
+        """Compare a run with the reference; None when there is none, or the run is it."""
+        reference = next((r for r in self.runs if r.run.policy == REFERENCE), None)
+        if reference is None or run is reference:
+            return None
+        for one in (reference, run):
+            if one.late:
+                return Change(None, None, f"pace not held in {one.run.policy}")
+            if not one.complete:
+                return Change(None, None, f"{one.run.policy} is not complete")
+        if run.samples != reference.samples:
+            return Change(None, None, "not the same number of samples")
+        known = run.joules.complete and reference.joules.complete
+        return Change(
+            _relative(run.makespan_s, reference.makespan_s),
+            _relative(run.joules.total_j, reference.joules.total_j) if known else None,
+            "" if known else "none for joules, which are unknown on some boards",
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as one JSON object; unknown values are null."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "reference": REFERENCE,
+            "runs": [self._entry(r) for r in self.runs],
+        }
+
+    def _entry(self, run: RunFigures) -> dict[str, Any]:
+        entry = asdict(run)
+        facts = entry.pop("run")
+        change = self.change(run)
+        return {
+            **{key: facts[key] for key in ("run_id", "policy", "regime", "task", "data_label", "seed", "budget")},
+            "rounds_asked": facts["rounds"], "rounds_done": len(run.rounds), "started": facts["started"],
+            **entry,
+            "pace_held": not run.late, "counted_exactly_once": not run.faults and bool(run.rounds),
+            "against_equal": None if change is None else asdict(change),
+        }  # fmt: skip
+
+
+def load_report(folder: Path) -> Report:
+    """Read all runs of a comparison's folder, or the one run that the folder is, in the order in which they ran."""
+    runs = [figures(path) for path in run_folders(folder)]
+    return Report(folder.resolve().name, tuple(sorted(runs, key=lambda run: run.run.started)))
+
+
+# The table ------------------------------------------------------------------------------------------------------------
+
+
+def render(report: Report) -> str:
+    """Return the report as text: one column a run, one row a figure."""
+    runs = report.runs
+    rows: list[tuple[str, list[str]]] = [("", [run.run.policy for run in runs])]
+    rows += [(name, [cell(report, run) for run in runs]) for name, cell in ROWS if _wanted(report, name)]
+    left = max(len(name) for name, _ in rows)
+    widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(runs))]
+    lines = [
+        "  ".join([name.ljust(left), *(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))]).rstrip()
+        for name, cells in rows
+    ]
+    lines.insert(1, "-" * max(len(line) for line in lines))
+    return "\n".join([*_title(report), "", *lines, *_notes(report)])
+
+
+def _title(report: Report) -> list[str]:
+    run = report.runs[0].run
+    boards = len(report.runs[0].boards)
+    data = sorted({r.run.data_label for r in report.runs})
+    text = (
+        f"{report.name}: {run.regime}, {run.task}, {run.rounds} rounds x {run.budget} samples, {boards} boards, "
+        f"seed {run.seed}"
+    )
+    return [text, f"data: {'; '.join(data)}"]
+
+
+def _wanted(report: Report, name: str) -> bool:
+    if name.lstrip().startswith("against"):
+        return any(report.change(run) is not None for run in report.runs)
+    if name.lstrip().startswith("closed form"):
+        return any(run.run.declared for run in report.runs)
+    return True
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return UNKNOWN if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _total(run: RunFigures) -> str:
+    return UNKNOWN if run.joules.total_j is None else f"{_at_least(run)}{run.joules.total_j:.1f} J"
+
+
+def _at_least(run: RunFigures) -> str:
+    return "" if run.joules.complete else ">= "
+
+
+def _part(name: str) -> Callable[[Report, RunFigures], str]:
+    def cell(report: Report, run: RunFigures) -> str:
+        return UNKNOWN if run.joules.parts_j is None else f"{_at_least(run)}{run.joules.parts_j[name]:.1f} J"
+
+    return cell
+
+
+def _against(which: str) -> Callable[[Report, RunFigures], str]:
+    def cell(report: Report, run: RunFigures) -> str:
+        change = report.change(run)
+        if change is None:
+            return "" if run.run.policy != REFERENCE else "reference"
+        value: float | None = getattr(change, which)
+        return "not stated" if value is None else f"{100 * value:+.1f} %"
+
+    return cell
+
+
+def _accuracy(report: Report, run: RunFigures) -> str:
+    if run.rounds and run.accuracy is None and run.loss is not None:
+        return "none"  # the task has no such thing
+    return _percent(run.accuracy, 2)
+
+
+def _loss(report: Report, run: RunFigures) -> str:
+    return UNKNOWN if run.loss is None else f"{run.loss:.4f}"
+
+
+def _work(report: Report, run: RunFigures) -> str:
+    return f"{len(run.rounds)}/{run.run.rounds}, {run.samples}"
+
+
+def _proof(report: Report, run: RunFigures) -> str:
+    return "NO" if run.faults else "yes" if run.rounds else UNKNOWN
+
+
+ROWS: list[tuple[str, Callable[[Report, RunFigures], str]]] = [
+    ("makespan, whole run", lambda _, run: _seconds(run.makespan_s)),
+    ("  against equal", _against("makespan")),
+    ("  closed form predicts", lambda _, run: _seconds(run.predicted_s)),
+    ("makespan, median of rounds >= 2", lambda _, run: _seconds(run.makespan_median_s)),
+    ("  closed form predicts", lambda _, run: _seconds(run.predicted_median_s)),
+    ("joules, total", lambda _, run: _total(run)),
+    ("  against equal", _against("joules")),
+    *[(f"  {name}", _part(name)) for name in PARTS],
+    ("  joules are", lambda _, run: run.joules.label),
+    ("CV of compute times, median of rounds >= 2", lambda _, run: _percent(run.compute_cv)),
+    ("accuracy at the end", _accuracy),
+    ("loss at the end", _loss),
+    ("controller, share of the rounds' time", lambda _, run: _percent(run.controller_fraction, 4)),
+    ("rounds, samples", _work),
+    ("every sample counted exactly once", _proof),
+]
+
+
+def _notes(report: Report) -> list[str]:
+    """Return what must be known to read the table rightly."""
+    notes = []
+    for run in report.runs:
+        name = run.run.policy
+        change = report.change(run)
+        if run.late:
+            worst, share = max(run.late.items(), key=lambda item: item[1])
+            notes.append(
+                f"{name}: pace not held: {len(run.late)} of {len(run.boards)} boards were late in more than 5 % of "
+                f"their steps ({worst}: {100 * share:.0f} %); the machine is too slow or too busy for this fleet"
+            )
+        if change is not None and change.why_not:
+            notes.append(f"{name}: no percentages: {change.why_not}")
+        if run.state != "finished":
+            notes.append(f"{name}: {run.state} after {len(run.rounds)} of {run.run.rounds} rounds")
+        if run.joules.unknown:
+            notes.append(f"{name}: joules unknown, wholly or for a time, on {', '.join(run.joules.unknown)}")
+        if run.voided:
+            notes.append(
+                f"{name}: {run.voided} leases ended without a counted result; their samples were dealt out again"
+            )
+        notes += [f"{name}: FAULT in the ledger: {fault}" for fault in run.faults]
+    if len(report.runs) > 1:
+        notes.append("one seed: accuracies that differ by a fraction of a point do not differ")
+    lines = []
+    for note in dict.fromkeys(notes):
+        lines += textwrap.wrap(note, WIDTH, initial_indent="- ", subsequent_indent="  ")
+    return ["", *lines] if lines else []
+
+
+def _relative(value: float | None, reference: float | None) -> float | None:
+    return None if value is None or not reference else value / reference - 1
+
+
+def policies(runs: Sequence[RunFigures]) -> list[str]:
+    """Return the names by which runs are told apart in a picture."""
+    names = [run.run.policy for run in runs]
+    return [name if names.count(name) == 1 else run.run.run_id for name, run in zip(names, runs, strict=True)]
