@@ -20,6 +20,7 @@ _EXAMPLES = """examples:
   paceline run experiments/demo.toml --set run.rounds=2 --json
   paceline runs                                what was run
   paceline report runs/demo-001                its table again
+  paceline bench                               what paceline itself costs
   paceline keys host --dir keys                the host's key pair, for real boards
 
 exit status: 0 ok, 2 usage, 3 configuration or data, 4 connection, 5 keys, 9 the run failed, 10 storage, 130 Ctrl-C
@@ -81,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("--source", default="", help="take it from this source only (see the error for their names)")
     fetch.add_argument("--json", action="store_true")
     fetch.set_defaults(command=_fetch)
+
+    bench = commands.add_parser("bench", help="what paceline itself costs: allocate, agent, round")
+    bench.add_argument("what", nargs="*", help="allocate, agent, round (default: all)")
+    bench.add_argument("--json", action="store_true")
+    bench.set_defaults(command=_bench)
 
     keys = commands.add_parser("keys", help="make the host's key pair, for a fleet of real boards")
     keys.add_argument("name", nargs="?", default="host", help="name of the pair (default: host)")
@@ -168,6 +174,30 @@ def _fetch(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from paceline_host.bench import BENCHES, machine
+
+    unknown = [name for name in arguments.what if name not in BENCHES]
+    if unknown:
+        print(f"paceline: no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    rows = [row for name in arguments.what or BENCHES for row in BENCHES[name](_talk)]
+    if arguments.json:
+        print(json.dumps({"schema": "paceline-bench-1", "machine": machine(), "figures": rows}, indent=1))
+    else:
+        for row in rows:
+            print(
+                f"{row['name']:58} {row['median']:9.3f} {row['unit']:3} "
+                f"({row['least']:.3f} to {row['most']:.3f}, {row['repeats']} times)"
+            )
+        print(" ".join(f"{key} {value}" for key, value in machine().items()), file=sys.stderr)
+    return 0
+
+
+def _talk(text: str) -> None:
+    print(f"paceline: {text}", file=sys.stderr)
 
 
 def _keys(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What paceline itself costs: the allocation, an agent's start and memory, an empty round. Measures; asserts nothing.
+
+Each figure comes with its median, range and number of repeats, and with the machine it was taken on.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from paceline import Controller, allocate
+from paceline.errors import RunError
+from paceline.keys import write_pair
+from paceline.wire import FROM_AGENT, Hello, decode
+from paceline_host.comparison import Comparison, Watcher, new_folder
+from paceline_host.experiment import load_experiment
+from paceline_host.ledger import Ledger
+from paceline_host.link import HostLink, new_pair
+
+HELLO_S = 20.0
+BOARDS = 11
+OVERHEAD = """
+[run]
+rounds = {rounds}
+budget = 100
+policies = ["equal"]
+fsync = {fsync}
+[task]
+name = "linear"
+batch = 10
+[fleet]
+profile = "ten-unpaced"
+[energy]
+required = false
+"""
+
+
+def figure(name: str, unit: str, values: Sequence[float]) -> dict[str, object]:
+    """Return one row of a benchmark."""
+    return {
+        "name": name,
+        "unit": unit,
+        "median": statistics.median(values),
+        "least": min(values),
+        "most": max(values),
+        "repeats": len(values),
+    }
+
+
+def machine() -> dict[str, object]:
+    """Return what the figures were taken on."""
+    return {"system": platform.platform(), "cpus": os.cpu_count(), "python": platform.python_version()}
+
+
+def bench_allocate(say: Callable[[str], None]) -> list[dict[str, object]]:
+    """Time one split among eleven boards, from Python, in microseconds."""
+    costs = [1.0 + 0.7 * i for i in range(BOARDS)]
+    controller = Controller(participants=BOARDS, budget=6000)
+    for i, cost in enumerate(costs):
+        controller.observe(i, seconds=cost, energy_j=2 * cost, samples=500)
+    return [
+        figure("allocate() for 11 boards", "us", _block_us(lambda: allocate(costs, 6000))),
+        figure("Controller.allocate() for 11 boards", "us", _block_us(controller.allocate)),
+    ]
+
+
+def _block_us(call: Callable[[], object], blocks: int = 50, calls: int = 500) -> list[float]:
+    times = []
+    for _ in range(blocks):
+        began_ns = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        times.append((time.perf_counter_ns() - began_ns) / calls / 1000)
+    return times
+
+
+def bench_agent(say: Callable[[str], None], repeats: int = 7) -> list[dict[str, object]]:
+    """Start an agent alone: seconds from the start of its process to HELLO at the host, and resident memory then."""
+    seconds, megabytes = [], []
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        home = Path(folder)
+        host, board = new_pair(), new_pair()
+        write_pair(home, "board", board)
+        link = HostLink("tcp://127.0.0.1:*", host, {"board": board.public}, say)
+        (home / "agent.toml").write_text(
+            f"key_file = 'board.key'\nstate_dir = 'state'\n[host]\nendpoint = '{link.endpoint}'\n"
+            f"public_key = '{host.public}'\n[meter]\nsource = 'modelled'\nidle_w = 1.0\nactive_w = 2.0\n",
+            encoding="utf-8",
+        )
+        try:
+            for _ in range(repeats):
+                took_s, rss_mb = _one_start(link, home / "agent.toml")
+                seconds.append(took_s)
+                megabytes.append(rss_mb)
+        finally:
+            link.close()
+    return [figure("agent: start to HELLO", "s", seconds), figure("agent: resident memory", "MB", megabytes)]
+
+
+def _one_start(link: HostLink, config: Path) -> tuple[float, float]:
+    began_s = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-m", "paceline_agent", "run", "--config", str(config)])
+    try:
+        while time.monotonic() - began_s < HELLO_S:
+            link.poll(0.5)
+            for arrival in link.receive():
+                message = decode(arrival.header, FROM_AGENT)
+                if isinstance(message, Hello) and message.pid == process.pid:
+                    return time.monotonic() - began_s, _rss_mb(process.pid)
+        raise RunError(f"no HELLO within {HELLO_S:g} s")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _rss_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RunError(f"no VmRSS of process {pid}")
+
+
+def bench_round(say: Callable[[str], None], rounds: int = 200) -> list[dict[str, object]]:
+    """Run rounds whose work is nothing: ten participants, ten floats, CURVE; journal with and without fsync, in ms."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="paceline-bench-", dir=Path.cwd()) as folder:
+        for fsync in ("false", "true"):
+            path = Path(folder) / f"fsync-{fsync}.toml"
+            path.write_text(OVERHEAD.format(rounds=rounds, fsync=fsync), encoding="utf-8")
+            home = new_folder(Path(folder) / "runs", path.stem)
+            quiet = Watcher(lambda text: None, lambda policy, machine, now_s: None, lambda folder, outcome: None)
+            if not Comparison(load_experiment(path), home, quiet).run():
+                raise RunError("the benchmark's run did not finish")
+            with Ledger(home / "equal") as ledger:
+                spans = [r.makespan_s * 1000 for r in ledger.rounds()[1:] if r.makespan_s is not None]
+            where = "" if fsync == "false" else f" ({_file_system(home)})"
+            rows.append(figure(f"round of ten trivial participants, fsync {fsync}{where}", "ms", spans))
+    return rows
+
+
+def _file_system(path: Path) -> str:
+    found = subprocess.run(["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown file system"
+
+
+BENCHES = {"allocate": bench_allocate, "agent": bench_agent, "round": bench_round}
