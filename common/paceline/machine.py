@@ -40,6 +40,7 @@ from paceline.wire import (
     RoundClosed,
     Taken,
     Welcome,
+    clip,
     decode,
 )  # fmt: skip
 
@@ -316,7 +317,7 @@ class AgentMachine:
         """Return a goodbye, or None where no session would hear it."""
         if not self._is_greeted():
             return None
-        return self._session.send(Bye(self._session.nonce, reason), now_s)
+        return self._session.send(Bye(self._session.nonce, clip(reason)), now_s)
 
     def wake_s(self) -> float:
         """Return when the next Tick is due."""
@@ -442,7 +443,7 @@ class AgentMachine:
     def _trainer_gone(self, event: TrainerGone, now_s: float) -> None:
         if self._load is None or self._session.state in (State.GREETING, State.IDLE, State.CLOSED):
             return
-        self._say(Failed(self._session.nonce, 0, "trainer-gone", event.detail[:400]), now_s)
+        self._say(Failed(self._session.nonce, 0, "trainer-gone", clip(event.detail)), now_s)
         if self._assign is not None:
             self._forget_work(stop=False)
         self._ready = None
@@ -488,7 +489,7 @@ class AgentMachine:
         if event.lease == 0:
             self._trainer_gone(TrainerGone(f"{event.reason}: {event.detail}"), now_s)
         elif self._assign is not None and event.lease == self._assign.lease:
-            self._say(Failed(self._session.nonce, event.lease, event.reason[:100], event.detail[:400]), now_s)
+            self._say(Failed(self._session.nonce, event.lease, clip(event.reason), clip(event.detail)), now_s)
             self._forget_work(stop=False)
 
     def _measured(self, event: Measured, now_s: float) -> None:

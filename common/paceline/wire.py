@@ -329,6 +329,11 @@ def _is_ranges(value: Any) -> bool:
     )
 
 
+def clip(text: str, limit: int = TEXT_BYTES) -> str:
+    """Return a text that may travel: half surrogate pairs replaced, cut to `limit` bytes."""
+    return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
+
+
 def _optional(check: _Check) -> _Check:
     return lambda value: value is None or check(value)
 

@@ -36,6 +36,7 @@ from paceline.wire import (
     Reject,
     Result,
     RoundClosed,
+    clip,
 )  # fmt: skip
 from paceline_host.planner import Planner
 from paceline_host.regimes import Regime, Slice
@@ -273,6 +274,8 @@ class Board:
     lease: Lease | None = None
     queue: deque[Slice] = field(default_factory=deque)
     base: str = ""  # the model it is known to hold
+    share: int = 0  # samples of this round that were leased to it
+    done: int = 0  # of them, those accepted
     failures: int = 0
     barred: bool = False
     begun: bool = False
@@ -379,7 +382,7 @@ class RoundMachine:
         board = self.boards[index]
         assert board.session is not None
         self._out.append(Note("refused", f"{board.name} is refused: {text}", index))
-        self._send(index, Reject(board.session.nonce, code, f"{board.name}: {text}"))
+        self._send(index, Reject(board.session.nonce, code, clip(f"{board.name}: {text}")))
         self._gone(Gone(index, f"refused: {text}"), now_s)
 
     def _gone(self, event: Gone, now_s: float) -> None:
@@ -429,6 +432,8 @@ class RoundMachine:
         shares = self._planner.plan(present)
         slices = self._regime.plan(self.round, list(zip(present, shares, strict=True)))
         self._open = {s.index: s for s in slices}
+        for board in self.boards:
+            board.share = board.done = 0
         self._next_index = len(slices)
         self._out.append(StoreSlices(tuple(slices), first=True))
 
@@ -469,6 +474,7 @@ class RoundMachine:
         )
         lease = Lease(self._lease_number, item, self._base, now_s, now_s + lease_s)
         board.lease, board.since_s = lease, now_s
+        board.share += item.samples
         nbytes = 0 if board.base == self._base else facts.model_bytes
         self._send(
             index,
@@ -515,7 +521,7 @@ class RoundMachine:
         for index, board in enumerate(self.boards):
             if board.session is not None and board.begun:
                 board.energies_owed += 1
-                self._send(index, End(board.session.nonce, self.facts.run, self.round, reason))
+                self._send(index, End(board.session.nonce, self.facts.run, self.round, clip(reason)))
         self._finish_if_quiet(now_s, False)
 
     def _finish_if_quiet(self, now_s: float, late: bool) -> None:
@@ -536,7 +542,7 @@ class RoundMachine:
         self._open.clear()
         for index, board in enumerate(self.boards):
             if board.lease is not None and board.session is not None:
-                self._send(index, Cancel(board.session.nonce, board.lease.number, event.reason[:400]))
+                self._send(index, Cancel(board.session.nonce, board.lease.number, clip(event.reason)))
             board.lease = None
             board.queue.clear()
         self._end(event.reason, now_s, ok=False)
@@ -653,6 +659,7 @@ class RoundMachine:
         self._planner.observe(event.board, result.compute_us * 1e-6, energy_j, result.samples)
         board.energy_per_sample_j = None if energy_j is None else energy_j / result.samples
         board.failures = 0
+        board.done += result.samples
         self._open.pop(lease.slice.index, None)
         if board.lease is lease and board.session is not None:
             board.lease, board.since_s = None, now_s
@@ -675,9 +682,9 @@ class RoundMachine:
         assert board.lease is not None
         self._out.append(Note("rejected", f"{board.name}: update refused: {reason}", index))
         if board.session.state is State.JUDGING:
-            self._send(index, Answer(board.session.nonce, board.lease.number, "rejected", reason[:400]))
+            self._send(index, Answer(board.session.nonce, board.lease.number, "rejected", clip(reason)))
         else:
-            self._send(index, Cancel(board.session.nonce, board.lease.number, reason[:400]))
+            self._send(index, Cancel(board.session.nonce, board.lease.number, clip(reason)))
         board.failures += 1
         self._bar_if_hopeless(index)
         self._unload(index, "rejected", reason, now_s)

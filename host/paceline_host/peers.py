@@ -150,7 +150,7 @@ class Peers:
 
 
 def _reject(message: Message, code: str, text: str) -> bytes:
-    return wire.encode(Reject(message.session, code, text))
+    return wire.encode(Reject(message.session, code, wire.clip(text)))
 
 
 def _stale(message: Message) -> bytes | None:

@@ -12,46 +12,13 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import messages
 
 from paceline import wire
 from paceline.errors import LocalProtocolError, RemoteProtocolError
 
 ALL_KINDS = tuple(dict.fromkeys((*wire.FROM_AGENT, *wire.FROM_HOST)))
 BY_KIND = {cls.kind: cls for cls in ALL_KINDS}
-INTEGERS = st.integers(0, wire.MAX_INT)
-
-
-def _texts(limit_bytes: int) -> st.SearchStrategy[str]:
-    text = st.text(max_size=limit_bytes)  # Hypothesis makes no surrogates unless asked
-    return text.filter(lambda t: len(t.encode()) <= limit_bytes)
-
-
-def _ranges() -> st.SearchStrategy[tuple[wire.Range, ...]]:
-    one = st.tuples(INTEGERS, st.integers(0, wire.MAX_INT - 1), INTEGERS).filter(lambda r: r[1] < r[2])
-    return st.lists(one, max_size=4).map(tuple)
-
-
-def _values(name: str, hint: object) -> st.SearchStrategy[object]:
-    if name == "session":
-        return st.integers(1, (1 << 64) - 1)
-    if hint is str:
-        return _texts(wire.OPTIONS_BYTES if name == "options" else 60)
-    table: dict[object, st.SearchStrategy[object]] = {
-        int: INTEGERS,
-        float: st.floats(0, allow_nan=False, allow_infinity=False),
-        bool: st.booleans(),
-        int | None: st.none() | INTEGERS,
-        tuple[wire.Range, ...]: _ranges(),
-    }
-    return table[hint]
-
-
-def messages(cls: type[wire.Message]) -> st.SearchStrategy[wire.Message]:
-    """Return a strategy for messages of one kind, inside the contract."""
-    hints = typing.get_type_hints(cls)
-    return st.builds(cls, **{f.name: _values(f.name, hints[f.name]) for f in dataclasses.fields(cls)})
-
-
 def _sample_value(name: str, hint: object) -> object:
     table: dict[object, object] = {
         str: "x", int: 3, float: 1.5, bool: True, int | None: None, tuple[wire.Range, ...]: ((0, 2, 9), (1, 0, 1)),
@@ -220,6 +187,15 @@ def test_text_that_is_no_utf8_is_our_own_fault_on_the_way_out_and_the_peers_on_t
     with pytest.raises(LocalProtocolError, match=r"bye\.reason"):
         wire.encode(wire.Bye(7, "\ud800"))
     refused(wire.encode(wire.Bye(7, "xyz")).replace(b"xyz", b"\xed\xa0\x80"))
+
+
+@given(st.text(st.characters()), st.integers(0, 40))
+def test_a_clipped_text_may_travel_and_one_that_may_is_not_changed(text: str, limit: int) -> None:
+    clipped = wire.clip(text, limit)
+    assert len(clipped.encode()) <= limit
+    assert wire.clip("x" * 2000) == "x" * wire.TEXT_BYTES
+    if len(text.encode("utf-8", "replace")) <= limit:
+        assert clipped == text.encode("utf-8", "replace").decode()
 
 
 def test_a_kind_that_the_other_end_may_not_send_is_refused() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import messages
 
 from paceline import wire
 from paceline.session import State
@@ -164,3 +165,19 @@ def test_whatever_a_board_sends_is_dropped_and_counted(header: bytes) -> None:
     assert (heard.message, heard.answer, heard.current, peers.dropped["malformed"]) == (None, None, False, 1)
     assert heard.warning.startswith("pi sent a malformed message, dropped: ")
     assert peers.silent(30.0) == ["pi"], "a malformed message is no sign of life"
+
+
+@given(st.lists(st.sampled_from(wire.FROM_AGENT).flatmap(messages), max_size=6), st.booleans())
+def test_whatever_messages_a_board_makes_up_hear_never_raises(said: list[Message], same_session: bool) -> None:
+    peers = greeted(7)
+    for message in said:
+        mine = type(message)(**{**message.__dict__, "session": 7}) if same_session else message
+        heard = hear(peers, mine)
+        assert heard.answer is None or answered(heard).session == mine.session
+
+
+def test_a_refusal_that_quotes_a_long_text_still_fits_the_wire() -> None:
+    heard = hear(Peers(TERMS), hello(7, agent_version="9" * 500, proto_min=90, proto_max=90))
+    answer = answered(heard)
+    assert isinstance(answer, Reject)
+    assert len(answer.text) == wire.TEXT_BYTES
