@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from paceline import settings
@@ -142,7 +142,7 @@ class Comparison:
             task=str(experiment.task["name"]), data_label=task.data_label,
             energy_required=experiment.energy.required, boards=len(boards), fsync=run.fsync,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
-            machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
+            machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(), declared=self._declared(task),
         )  # fmt: skip
         zero_s = time.monotonic()
         board_rows = [records.Board(i, name, key) for i, (name, key) in enumerate(boards.items())]
@@ -185,6 +185,17 @@ class Comparison:
         if isinstance(result[0], BaseException):
             raise result[0]
         return result[0]
+
+    def _declared(self, task: Task) -> dict[str, object]:
+        """Return what an emulated fleet declares, for the report's closed form; nothing that runs reads it."""
+        if self._experiment.fleet.kind != "local":
+            return {}
+        profile = load_profile(self._experiment.fleet.profile)
+        return {
+            "profile": profile.name,
+            "boards": [asdict(board) for board in profile.boards],
+            "reference_seconds_per_sample": task.reference_seconds_per_sample,
+        }
 
     def _only(self, policy: Policy) -> Experiment:
         run = self._experiment.run

@@ -23,12 +23,11 @@ def board_views(machine: m.RoundMachine, now_s: float) -> list[BoardView]:
     views = []
     for index, board in enumerate(machine.boards):
         lease = board.lease
-        queued = sum(item.samples for item in board.queue)
         views.append(
             BoardView(
                 name=board.name,
-                share=(lease.slice.samples if lease else 0) + queued,
-                done=lease.samples if lease else 0,
+                share=board.share + sum(item.samples for item in board.queue),
+                done=board.done + (lease.samples if lease else 0),
                 seconds_per_sample=machine.seconds_per_sample(index),
                 energy_per_sample_j=board.energy_per_sample_j,
                 energy_label=board.ready.energy_source if board.ready else "",
