@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent machine against a scripted host: what a board says and does, event by event, and what it never does."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from paceline import machine as m
+from paceline import wire
+from paceline.errors import RemoteProtocolError
+from paceline.session import Session, State
+from paceline.wire import (
+    Answer,
+    Assign,
+    Begin,
+    Bye,
+    Cancel,
+    Chunk,
+    Commit,
+    Credit,
+    End,
+    Energy,
+    Failed,
+    Hello,
+    Load,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    Reject,
+    Result,
+    RoundClosed,
+    Welcome,
+)  # fmt: skip
+
+KIB = 1024
+SIZE = 96 * KIB  # three chunks at the floor
+CREDIT = 64 * KIB
+RANGES = ((0, 0, 10),)
+TRAINER = m.TrainerReady("manifest", SIZE, 60, "linear", 42)
+ME = m.Identity("0.1.0", "machine", 41, 1 << 20, "modelled", True)
+
+
+class Host:
+    """The other end of one agent machine: a real session that checks what it hears, and a clock."""
+
+    def __init__(self, identity: m.Identity = ME) -> None:
+        nonces = itertools.count(7)
+        self.now_s = 100.0
+        self.agent = m.AgentMachine(identity, lambda: next(nonces))
+        self.heard: list[Message] = []
+        self.done: list[m.Action] = []
+        self.pieces: list[tuple[int, int]] = []
+        self.hear(self.agent.restart(self.now_s))
+
+    def hear(self, actions: list[m.Action]) -> list[m.Action]:
+        """Take the agent's messages, keep its other actions; return those."""
+        others: list[m.Action] = []
+        for action in actions:
+            if isinstance(action, m.Send):
+                message = wire.decode(action.header, wire.FROM_AGENT)
+                if isinstance(message, Hello):
+                    self.session = Session(message.session, is_host=True, patience_s=30.0, now_s=self.now_s)
+                self.session.accept(message, self.now_s)
+                self.heard.append(message)
+                if action.piece is not None:
+                    self.pieces.append(action.piece)
+            else:
+                others.append(action)
+        self.done += others
+        return others
+
+    def event(self, event: m.Event) -> list[m.Action]:
+        """Let something happen on the board; return what it does beside talking."""
+        return self.hear(self.agent.step(event, self.now_s))
+
+    def say(self, message: Message, payload_bytes: int = 0) -> list[m.Action]:
+        """Say something to the agent through the host's own table."""
+        return self.event(m.Received(self.session.send(message, self.now_s), payload_bytes))
+
+    @property
+    def nonce(self) -> int:
+        """Return the present session's nonce."""
+        return self.session.nonce
+
+    def last(self) -> Message:
+        """Return what the agent said last."""
+        return self.heard[-1]
+
+    def tick(self, seconds: float) -> list[m.Action]:
+        """Let time pass."""
+        self.now_s += seconds
+        return self.event(m.Tick())
+
+    def welcome(self) -> Host:
+        """Greet the board."""
+        self.say(Welcome(self.nonce, 1, 3, 32 * KIB, CREDIT, 2.0, 30.0))
+        return self
+
+    def load(self) -> Host:
+        """Bring the board to READY, the run begun."""
+        self.welcome()
+        self.say(Load(self.nonce, "run", "pma", "linear", "{}", 1))
+        self.event(TRAINER)
+        self.say(Begin(self.nonce, "run"))
+        return self
+
+    def assign(self, lease: int = 5, base_bytes: int = SIZE, lease_s: float = 60.0) -> list[m.Action]:
+        """Give the board work."""
+        return self.say(
+            Assign(self.nonce, "run", 1, 0, 0, lease, lease_s, 4, RANGES, "base", base_bytes)
+        )
+
+    def working(self) -> Host:
+        """Bring the board to work, the model in place."""
+        self.load()
+        self.assign()
+        for offset in range(0, SIZE, 32 * KIB):
+            self.say(Chunk(self.nonce, 5, offset), 32 * KIB)
+        self.event(m.BaseReady(5, True))
+        return self
+
+    def uploaded(self) -> Host:
+        """Bring the board to the point where it waits for the verdict."""
+        self.working()
+        self.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+        self.say(Credit(self.nonce, 5, 32 * KIB, SIZE))
+        self.event(m.Measured(5, 1000, 10, "modelled", 0))
+        return self
+
+
+def kinds(messages: list[Message]) -> list[str]:
+    """Return the kinds of messages."""
+    return [message.kind for message in messages]
+
+
+def test_a_whole_round_is_said_and_done_in_order() -> None:
+    host = Host().uploaded()
+    assert host.say(Answer(host.nonce, 5, "accepted", "")) == [m.Mark("wait")]
+    assert host.say(RoundClosed(host.nonce, "run", 1)) == [m.Mark("other"), m.MeasureSplit("run", 1)]
+    split = Energy(1, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
+    host.event(m.SplitMeasured(split))
+    assert host.say(End(host.nonce, "run", 1, "finished")) == [m.Mark("other"), m.MeasureSplit("run", 1)]
+    assert kinds(host.heard) == [
+        "hello", "ready", "taken", "credit", "result", "chunk", "chunk", "chunk", "commit", "energy",
+    ]  # fmt: skip
+    assert host.heard[0] == Hello(7, 1, 1, "0.1.0", "machine", 1 << 20, 41)
+    assert host.heard[1] == Ready(7, "run", "manifest", SIZE, 60, "linear", 42, "modelled", True)
+    assert host.heard[4] == Result(7, "run", 1, 0, 0, 5, 10, 3, 1000, 0, 0, "base", SIZE)
+    assert host.heard[8] == Commit(7, 5, "update", 1000, 10, "modelled", 0)
+    assert host.last() == Energy(7, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
+    assert host.pieces == [(0, 32 * KIB), (32 * KIB, 64 * KIB), (64 * KIB, SIZE)]
+    assert host.done[:8] == [
+        m.StartTrainer(Load(7, "run", "pma", "linear", "{}", 1)),
+        m.OpenWindow("run"),
+        m.Mark("transfer"),
+        m.StoreBase(5, 0, None),
+        m.StoreBase(5, 32 * KIB, None),
+        m.StoreBase(5, 64 * KIB, "base"),
+        m.StartWork(5, 1, RANGES, 4),
+        m.Measure(5),
+    ]
+    assert host.agent.state is State.READY
+
+
+def test_edges_of_the_trainer_mark_what_time_is_spent_on() -> None:
+    host = Host().working()
+    assert host.event(m.WorkEdge(5, True, 123)) == [m.Mark("compute", 123, 5)]
+    assert host.event(m.WorkEdge(5, False, 456)) == [m.Mark("transfer", 456, 5)]
+
+
+def test_a_model_that_is_there_already_is_worked_from_at_once() -> None:
+    host = Host().load()
+    assert host.assign(base_bytes=0) == [m.Mark("transfer"), m.StartWork(5, 1, RANGES, 4)]
+
+
+def test_unknown_joules_travel_as_none() -> None:
+    host = Host().working()
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    host.say(Credit(host.nonce, 5, 32 * KIB, SIZE))
+    host.event(m.Measured(5, None, None, "none", 4))
+    assert host.last() == Commit(7, 5, "update", None, None, "none", 4)
+    split = Energy(1, "run", 1, None, None, None, None, None, None, None, 9, 0, "none", 4)
+    host.event(m.SplitMeasured(split))
+    assert host.last() == Energy(7, "run", 1, None, None, None, None, None, None, None, 9, 0, "none", 4)
+
+
+@pytest.mark.parametrize("joules_first", [True, False])
+def test_commit_comes_after_the_last_piece_and_after_the_joules(joules_first: bool) -> None:
+    host = Host().working()
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    assert kinds(host.heard)[-3:] == ["result", "chunk", "chunk"], "credit holds the third piece back"
+    for joules in (True, False) if joules_first else (False, True):
+        assert host.agent.state is State.UPLOADING
+        if joules:
+            host.event(m.Measured(5, 1000, 10, "modelled", 0))
+        else:
+            host.say(Credit(host.nonce, 5, 32 * KIB, SIZE))
+    assert host.agent.state is State.JUDGING
+    assert kinds(host.heard)[-2:] == ["chunk", "commit"]
+
+
+@pytest.mark.parametrize("verdict", ["rejected", "stale"])
+def test_what_is_not_counted_is_wasted(verdict: str) -> None:
+    host = Host().uploaded()
+    assert host.say(Answer(host.nonce, 5, verdict, "norm")) == [m.Void(5), m.Mark("wait")]
+
+
+@pytest.mark.parametrize("verdict", ["accepted", "duplicate"])
+def test_what_is_counted_is_not_wasted(verdict: str) -> None:
+    host = Host().uploaded()
+    assert host.say(Answer(host.nonce, 5, verdict, "")) == [m.Mark("wait")]
+
+
+def test_a_cancel_stops_the_work_and_late_events_of_the_old_lease_do_nothing() -> None:
+    host = Host().working()
+    assert host.say(Cancel(host.nonce, 5, "late")) == [m.StopWork(5), m.Void(5), m.Mark("wait")]
+    late: list[m.Event] = [
+        m.WorkEdge(5, True, 1), m.WorkProgress(5, 9), m.WorkDone(5, 10, 3, 1000, 0, 0, "update"),
+        m.WorkFailed(5, "cancelled", ""), m.Measured(5, 1, 1, "modelled", 0), m.BaseReady(5, True),
+    ]  # fmt: skip
+    for lease in (None, 6):
+        if lease:
+            host.assign(lease)
+        said = len(host.heard)
+        for event in late:
+            assert host.event(event) == []
+        assert len(host.heard) == said
+    assert host.agent.state is State.WORKING, "TAKEN was said of the new lease"
+
+
+def test_messages_under_another_lease_or_session_are_refused_and_change_nothing() -> None:
+    host = Host().working()
+    for message in (Cancel(7, 4, "old"), Chunk(7, 6, 0), Credit(7, 4, 0, 9), Answer(7, 4, "accepted", ""), Bye(8, "x")):
+        with pytest.raises(RemoteProtocolError):
+            host.agent.step(m.Received(wire.encode(message), 0), host.now_s)
+    assert host.agent.state is State.WORKING
+
+
+def test_a_lease_that_is_not_renewed_ends_by_itself() -> None:
+    host = Host().working()
+    host.now_s += 25.0
+    host.say(Pong(host.nonce, 0, 0.0))
+    host.now_s += 25.0
+    host.say(Pong(host.nonce, 0, 0.0))
+    assert host.agent.wake_s() <= 160.0
+    assert host.tick(9.9) == []
+    assert host.tick(0.1) == [m.StopWork(5), m.Void(5), m.Mark("wait")]
+    assert Failed(7, 5, "lease-expired", "the host did not renew it") in host.heard[-2:]
+
+
+def test_a_pong_renews_the_lease_it_names() -> None:
+    host = Host().working()
+    host.now_s += 25.0
+    host.say(Pong(host.nonce, 5, 100.0))
+    for _ in range(3):
+        host.now_s += 25.0
+        host.say(Pong(host.nonce, 4, 0.0))
+        assert host.tick(0.0) == []
+    assert host.agent.state is State.WORKING
+
+
+def test_pings_tell_progress_and_come_only_when_nothing_else_was_said() -> None:
+    host = Host().working()
+    assert host.agent.wake_s() == host.now_s + 2.0
+    host.event(m.WorkProgress(5, 6))
+    host.tick(1.9)
+    assert not isinstance(host.last(), Ping)
+    host.tick(0.1)
+    assert host.last() == Ping(7, 5, 6)
+    host.say(Cancel(host.nonce, 5, "late"))
+    host.tick(2.0)
+    assert host.last() == Ping(7, 0, 0)
+
+
+def test_a_silent_host_is_left_after_patience_and_greeted_anew() -> None:
+    host = Host().working()
+    host.tick(29.9)
+    (action,) = host.tick(0.1)
+    assert action == m.Reconnect("no sign of life from the host for 30 s")
+    assert host.hear(host.agent.restart(host.now_s)) == [m.StopWork(5), m.Void(5), m.Mark("wait")]
+    assert host.last() == Hello(8, 1, 1, "0.1.0", "machine", 1 << 20, 41)
+
+
+def test_without_an_answer_to_hello_the_agent_sleeps_until_it_tries_again() -> None:
+    host = Host()
+    assert host.agent.wake_s() == host.now_s + m.GREETING_S, "no ping is due before the greeting"
+    assert host.tick(m.GREETING_S - 0.1) == []
+    assert isinstance(host.tick(0.1)[0], m.Reconnect)
+
+
+def test_at_every_wake_up_something_happens_or_the_next_one_is_later() -> None:
+    """A driver that sleeps until `wake_s` never spins, whatever the rounding."""
+    host = Host().working()
+    for i in range(200):
+        due_s = host.agent.wake_s()
+        host.now_s = max(host.now_s, due_s)
+        said = len(host.heard)
+        actions = host.event(m.Tick())
+        assert actions or len(host.heard) > said or host.agent.wake_s() > due_s, f"spins at {due_s} after {i} wake-ups"
+        if any(isinstance(a, m.Reconnect) for a in actions):
+            return
+    raise AssertionError("silence was never noticed")
+
+
+def test_a_trainer_that_dies_is_started_again_a_few_times_and_then_no_more() -> None:
+    host = Host().working()
+    load = Load(7, "run", "pma", "linear", "{}", 1)
+    assert host.event(m.TrainerGone("killed by signal 9")) == [m.Void(5), m.Mark("wait"), m.StartTrainer(load)]
+    assert host.last() == Failed(7, 0, "trainer-gone", "killed by signal 9")
+    assert host.session.state is State.LOADING
+    host.event(TRAINER)
+    assert isinstance(host.last(), Ready)
+    starts = 1 + 1
+    while host.event(m.TrainerGone("again")):
+        starts += 1
+    assert starts == m.TRAINER_LIVES
+    assert host.last() == Failed(7, 0, "trainer-gone", "again")
+
+
+def test_a_new_run_gives_the_trainer_its_lives_back() -> None:
+    host = Host().load()
+    for _ in range(m.TRAINER_LIVES):
+        host.event(m.TrainerGone("again"))
+    assert host.say(Load(host.nonce, "next", "pma", "linear", "{}", 1)) != []
+    assert host.event(m.TrainerGone("again")) != []
+
+
+def test_a_trainer_that_cannot_load_says_why() -> None:
+    host = Host().welcome()
+    host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1))
+    host.event(m.WorkFailed(0, "data", "no such folder"))
+    assert host.last() == Failed(7, 0, "trainer-gone", "data: no such folder")
+
+
+def test_work_that_fails_is_told_and_the_trainer_lives_on() -> None:
+    host = Host().working()
+    assert host.event(m.WorkFailed(5, "trainer", "é" * 600)) == [m.Void(5), m.Mark("wait")]
+    assert host.last() == Failed(7, 5, "trainer", "é" * 256)
+    assert host.agent.state is State.READY
+
+
+def test_a_model_that_arrives_damaged_is_told() -> None:
+    host = Host().load()
+    host.assign()
+    for offset in range(0, SIZE, 32 * KIB):
+        host.say(Chunk(host.nonce, 5, offset), 32 * KIB)
+    assert host.event(m.BaseReady(5, False)) == [m.Void(5), m.Mark("wait")]
+    assert host.last() == Failed(7, 5, "base-hash", "the model arrived damaged")
+
+
+def test_an_assignment_of_another_models_size_is_declined() -> None:
+    host = Host().load()
+    assert host.assign(base_bytes=SIZE + 1) == []
+    assert host.last() == Failed(7, 5, "model-bytes", f"assign names a model of {SIZE + 1} bytes")
+    assert host.agent.state is host.session.state is State.READY
+
+
+@pytest.mark.parametrize(("offset", "nbytes"), [(32 * KIB, 32 * KIB), (0, 0), (0, SIZE)], ids=str)
+def test_a_chunk_out_of_order_empty_or_beyond_the_credit_is_refused(offset: int, nbytes: int) -> None:
+    host = Host().load()
+    host.assign()
+    with pytest.raises(RemoteProtocolError):
+        host.say(Chunk(host.nonce, 5, offset), nbytes)
+    assert host.say(Chunk(host.nonce, 5, 0), 32 * KIB) == [m.StoreBase(5, 0, None)]
+
+
+def test_a_payload_where_none_belongs_is_refused_and_changes_nothing() -> None:
+    host = Host().load()
+    assign = Assign(7, "run", 1, 0, 0, 5, 60.0, 4, RANGES, "base", SIZE)
+    with pytest.raises(RemoteProtocolError, match="assign with a payload"):
+        host.agent.step(m.Received(wire.encode(assign), 1), host.now_s)
+    assert host.agent.state is State.READY
+
+
+def test_the_end_of_a_run_ends_its_work_too() -> None:
+    host = Host().working()
+    actions = host.say(End(host.nonce, "run", 1, "interrupted"))
+    assert actions == [m.StopWork(5), m.Void(5), m.Mark("wait"), m.Mark("other"), m.MeasureSplit("run", 1)]
+    assert host.agent.state is host.session.state is State.READY
+    assert host.say(RoundClosed(host.nonce, "run", 1)) == [], "the window is closed"
+
+
+@pytest.mark.parametrize("code", ["version", "fenced", "manifest", "data"])
+def test_a_refused_agent_ends_with_the_hosts_words(code: str) -> None:
+    host = Host().load()
+    assert host.say(Reject(host.nonce, code, "what to do")) == [m.Exit(code, "what to do")]
+
+
+def test_a_host_that_knows_no_such_session_is_greeted_anew() -> None:
+    """It may have been started again, or have taken a stopped board for lost."""
+    host = Host().load()
+    (action,) = host.say(Reject(host.nonce, "session", "say hello first"))
+    assert isinstance(action, m.Reconnect)
+
+
+def test_a_hosts_goodbye_stops_the_work_and_the_agent_waits_for_another() -> None:
+    host = Host().working()
+    actions = host.say(Bye(host.nonce, "SIGTERM"))
+    assert actions == [m.StopWork(5), m.Void(5), m.Mark("wait"), m.Reconnect("the host said goodbye: SIGTERM")]
+
+
+def test_an_older_life_of_the_host_is_not_obeyed() -> None:
+    host = Host().welcome()
+    host.hear(host.agent.restart(host.now_s))
+    (action,) = host.say(Welcome(host.nonce, 1, 2, 32 * KIB, CREDIT, 2.0, 30.0))
+    assert action == m.Reconnect("an older life of the host answered (epoch 2)")
+
+
+def test_the_agents_own_goodbye_is_said_only_where_somebody_hears_it() -> None:
+    host = Host()
+    assert host.agent.bye("SIGTERM", host.now_s) is None
+    host.load()
+    header = host.agent.bye("SIGTERM", host.now_s)
+    assert header is not None
+    assert wire.decode(header, wire.FROM_AGENT) == Bye(7, "SIGTERM")
+    assert host.agent.bye("again", host.now_s) is None
+
+
+def test_the_trainers_late_answer_to_an_earlier_session_is_not_taken_for_this_ones() -> None:
+    host = Host().welcome()
+    host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1))
+    host.hear(host.agent.restart(host.now_s))
+    assert host.event(TRAINER) == []
+    assert isinstance(host.last(), Hello)
+    assert host.event(m.TrainerGone("late")) == []
