@@ -21,6 +21,7 @@ venv:
 	@$(PYTHON) tools/setup_venv.py
 
 demo: venv
+	@$(BIN)/paceline data fetch mnist >/dev/null
 	$(BIN)/paceline run experiments/demo.toml
 
 test: check core-sanitized
