@@ -23,6 +23,7 @@ DASHES = ("-", "--", ":")  # boards beyond the eighth repeat the colours, not th
 PART_COLOURS = {"compute": "#0072B2", "wait": "#E69F00", "transfer": "#009E73", "wasted": "#D55E00", "other": "#999999"}
 STYLE: dict[Any, Any] = {
     "font.size": 9.0, "axes.titlesize": 10.0, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.3, "grid.linewidth": 0.6, "legend.frameon": False, "figure.dpi": 100.0,
 }  # fmt: skip
 SHARES_A_ROW = 4
@@ -47,6 +48,8 @@ def draw(report: Report, path: Path) -> Path:
         _joules(axes[0][1], report)
         _accuracy(axes[1][0], report, against_joules=False)
         _accuracy(axes[1][1], report, against_joules=True)
+        lines, labels = axes[0][0].get_legend_handles_labels()  # one legend for all runs, in nobody's way
+        below.legend(lines, labels, loc="outside lower center", ncols=len(labels))
         try:
             figure.savefig(path, format="png", metadata={"Software": "paceline"})
         except OSError as error:
@@ -95,13 +98,12 @@ def _makespans(axis: Axes, report: Report) -> None:
         predicted = [math.nan if row.predicted_s is None else row.predicted_s for row in run.rounds]
         axis.plot(rounds, predicted, linestyle=":", linewidth=1.6, color=_run_style(index)["color"], alpha=0.8)
     if any(row.predicted_s is not None for run in report.runs for row in run.rounds):
-        axis.plot([], [], linestyle=":", linewidth=1.6, color="#555555", label="closed form, same colour")
+        axis.plot([], [], linestyle=":", linewidth=1.6, color="#555555", label="closed form")
     axis.set_title("makespan of each round (evaluation left out)", loc="left")
     axis.set_xlabel("round")
     axis.set_ylabel("seconds")
     axis.set_ylim(bottom=0)
     _whole_rounds(axis, [row.round for run in report.runs for row in run.rounds])
-    axis.legend()
 
 
 def _joules(axis: Axes, report: Report) -> None:
@@ -145,8 +147,6 @@ def _accuracy(axis: Axes, report: Report, *, against_joules: bool) -> None:
     )
     axis.set_ylabel("accuracy, %" if has_accuracy else f"loss ({report.runs[0].metric})")
     axis.set_xlim(left=0)
-    if axis.lines:
-        axis.legend(loc="lower right" if has_accuracy else "upper right")
     if left_out:
         text = f"joules unknown: {', '.join(left_out)}"
         axis.annotate(text, (0.02, 0.96), xycoords="axes fraction", va="top", color="#555555")

@@ -71,8 +71,9 @@ class Progress:
             self._write(self._block(header, views), keep=False)
         elif len(header.round_seconds) > self._closed:
             self._closed = len(header.round_seconds)
-            over = replace(header, round=self._closed)
-            self._write(self._block(over, self._last[1] if self._last else views), keep=True)
+            over = replace(header, round=self._closed, phase="over")
+            last = self._last[1] if self._last else views
+            self._write(self._block(over, [replace(board, done=board.share) for board in last]), keep=True)
         self._last = header, views
 
     def done(self) -> None:
@@ -105,7 +106,8 @@ class Progress:
 
 def _head(header: Header) -> str:
     spent = header.round_seconds
-    text = f"{header.policy}: round {header.round}/{header.rounds}, {header.phase}"
+    state = " is over" if header.phase == "over" else f", {header.phase}"
+    text = f"{header.policy}: round {header.round}/{header.rounds}{state}"
     if not spent:
         return text
     typical = statistics.median(spent[1:] or spent)
@@ -128,10 +130,10 @@ def _line(board: BoardView, unicode: bool, live: bool) -> str:
 def quantity(value: float | None, unit: str) -> str:
     """Return three digits with a prefix: 0.00123 s -> "1.23 ms". None is "unknown"."""
     if value is None:
-        return f"{'unknown':>{7 + len(unit)}}"
+        return f"{'unknown':>{8 + len(unit)}}"
     for factor, prefix in ((1.0, ""), (1e-3, "m"), (1e-6, "u")):
         if value >= factor or factor == 1e-6:
             scaled = value / factor
             digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-            return f"{scaled:>6.{digits}f} {prefix + unit:<{1 + len(unit)}}".ljust(7 + len(unit))
+            return f"{scaled:>6.{digits}f} {prefix + unit:<{1 + len(unit)}}"
     raise AssertionError("unreachable")
