@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meter's thread and the joules behind it, with a real thread and the real clock."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from paceline import machine as m
+from paceline_agent.joules import Joules
+from paceline_agent.metering import MeterThread
+from paceline_agent.meters import MeterError, MeterSettings, Reading
+
+PATIENCE_S = 20.0
+MODEL = MeterSettings("modelled", period_ms=20, idle_w=1.0, active_w=9.0)
+T = TypeVar("T")
+
+
+def now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def wait_for(source: MeterThread | Joules, look: Callable[[], T | None]) -> T:
+    """Poll the descriptor, as the agent's loop does, until `look` finds something."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        found = look()
+        if found is not None:
+            return found
+        select.select([source.fileno()], [], [], 0.1)
+    raise AssertionError("nothing came within the patience")
+
+
+class Failing:
+    """A sensor that answers, fails for a while, and answers again."""
+
+    source = "failing"
+
+    def __init__(self) -> None:
+        self.broken = threading.Event()
+        self.closed = False
+
+    def read(self, now_us: int) -> Sequence[Reading]:
+        if self.broken.is_set():
+            raise MeterError("the sensor is unplugged")
+        return [Reading(now_us, now_us, 1_000_000)]
+
+    def activity(self, t_us: int, active: bool) -> None:
+        """A sensor has no use for it."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def answers(joules: Joules) -> list[m.Event]:
+    joules.drain()
+    return joules.settled()
+
+
+def test_a_compute_window_is_exact_to_the_microjoule() -> None:
+    with Joules(MODEL) as joules:
+        assert (joules.source, joules.known) == ("modelled", True)
+        joules.open(now_us())
+        begin_us = now_us()
+        joules.activity(begin_us, True)
+        joules.mark(begin_us, "compute", 5)
+        end_us = begin_us + 150_000
+        while now_us() < end_us:
+            select.select([joules.fileno()], [], [], 0.01)
+            joules.drain()
+        joules.activity(end_us, False)
+        joules.mark(end_us, "transfer", 5)
+        joules.measure(5)
+        (event,) = wait_for(joules, lambda: answers(joules) or None)
+        assert isinstance(event, m.Measured)
+        assert event.energy_uj is not None
+        assert abs(event.energy_uj - 9 * 150_000) <= 1  # 9 W for 150 ms, but for rounding at either edge
+        assert event.source == "modelled"
+
+
+def test_the_split_of_a_round_adds_up() -> None:
+    with Joules(MODEL) as joules:
+        joules.open(now_us())
+        joules.mark(now_us(), "wait", 0)
+        joules.measure_split("run", 3, now_us())
+        (event,) = wait_for(joules, lambda: answers(joules) or None)
+        assert isinstance(event, m.SplitMeasured)
+        energy = event.energy
+        parts = (energy.compute_uj, energy.wait_uj, energy.transfer_uj, energy.wasted_uj, energy.other_uj)
+        assert sum(part for part in parts if part is not None) == energy.total_uj
+        assert (energy.run, energy.round, energy.source) == ("run", 3, "modelled")
+
+
+def test_without_a_meter_energy_is_unknown_at_once_and_never_zero() -> None:
+    with Joules(MeterSettings()) as joules:
+        assert not joules.known
+        joules.open(now_us())
+        joules.mark(now_us(), "compute", 1)
+        joules.mark(now_us() + 1, "wait", 0)
+        joules.measure(1)
+        joules.measure_split("run", 1, now_us() + 1)
+        events = wait_for(joules, lambda: answers(joules) or None)
+        while len(events) < 2:
+            events += answers(joules)
+        measured = next(e for e in events if isinstance(e, m.Measured))
+        split = next(e for e in events if isinstance(e, m.SplitMeasured))
+        assert measured.energy_uj is None
+        assert split.energy.total_uj is None
+
+
+def test_a_failing_sensor_is_named_and_tried_again() -> None:
+    meter = Failing()
+    thread = MeterThread(meter, 0.01)
+    try:
+        wait_for(thread, lambda: thread.drain() or None)
+        meter.broken.set()
+        wait_for(thread, lambda: thread.trouble or None)
+        assert thread.trouble == "the sensor is unplugged"
+        meter.broken.clear()
+        thread.drain()
+        assert wait_for(thread, lambda: thread.drain() or None)
+        assert thread.trouble == ""
+    finally:
+        thread.stop()
+    assert meter.closed
+
+
+def test_many_extra_readings_do_not_put_the_next_one_off() -> None:
+    thread = MeterThread(Failing(), 0.05)
+    try:
+        for _ in range(200):
+            thread.read_now()
+            wait_for(thread, lambda: thread.drain() or None)
+        assert wait_for(thread, lambda: thread.drain() or None), "the period goes on by itself"
+    finally:
+        thread.stop()
+
+
+def test_nothing_is_left_of_a_stopped_meter() -> None:
+    before = threading.active_count()
+    for _ in range(20):
+        with Joules(MODEL):
+            pass
+    assert threading.active_count() == before
