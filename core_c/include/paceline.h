@@ -106,6 +106,7 @@ int pl_allocate(uint32_t n, const double costs[], uint32_t budget, const uint32_
 #define PL_ENERGY_PATIENCE 5   /* rounds for which an old energy estimate stands in for a missing one */
 #define PL_WILD_FACTOR 100 /* a report this many times off its board's estimate, either way, is held back once ... */
 #define PL_CONFIRM_FACTOR 2 /* ... and believed when the next one lies within this factor of it */
+#define PL_LAG_FACTOR 3 /* a report off by more than so many dead-bands: the estimates lag behind, no dead-band */
 
 /* How costs are formed and when shares move. Zero is the default in every field. */
 typedef struct pl_controller_config {
@@ -153,7 +154,8 @@ enum pl_flag {
     PL_FLAG_ENERGY_UNKNOWN = 8, /* no energy, so the energy term equals the time term */
     PL_FLAG_REPORT_HELD = 16, /* the last report was too wild to believe without a second one */
     PL_FLAG_NEW_REPORT = 256, /* inside: believed since the last allocation */
-    PL_FLAG_NEW_ENERGY = 512 /* inside: with a known energy */
+    PL_FLAG_NEW_ENERGY = 512,   /* inside: with a known energy */
+    PL_FLAG_LAGS = 1024         /* inside: off its estimate by more than PL_LAG_FACTOR dead-bands */
 };
 
 /* A group (silo): a budget of its own, of which nothing crosses to another group. */
@@ -203,7 +205,9 @@ void pl_controller_costs(pl_controller *c, double costs[]);
 
 /* End the round: write shares[n] (0 for the absent), which sum to each group's budget; a group with nobody present lets
  * its budget lapse. A group keeps the shares it has unless the largest cost * share of the new plan is smaller by more
- * than the dead-band. PL_ERR_MINIMA, PL_ERR_CAPACITY: as pl_allocate, *at is the group; both pointers may be NULL. */
+ * than the dead-band. There is none in a round in which somebody's report was off its estimate by more than
+ * PL_LAG_FACTOR dead-bands: smoothed estimates know only a part of such a step, and the foretold gain is too small.
+ * PL_ERR_MINIMA, PL_ERR_CAPACITY: as pl_allocate, *at is the group; both pointers may be NULL. */
 int pl_controller_allocate(pl_controller *c, uint32_t shares[], uint64_t *missing, uint32_t *at);
 
 /* The flags of participant i that are not marked "inside"; 0 when there is no such participant. */

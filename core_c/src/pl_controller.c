@@ -154,8 +154,19 @@ static bool agree(double a, double b) {
     return a == 0.0 || b == 0.0 || (a <= PL_CONFIRM_FACTOR * b && b <= PL_CONFIRM_FACTOR * a);
 }
 
+/* Is a value so far off its estimate that the estimate will lag behind for some rounds? */
+static bool lags(const pl_controller_config *config, double fresh, double estimate) {
+    double within = 1.0 + PL_LAG_FACTOR * config->deadband;
+    return estimate > 0.0 && fresh > 0.0 && (fresh > within * estimate || estimate > within * fresh);
+}
+
 /* Let a report into the estimates; energy 0: unknown. */
-static void believe(pl_participant *p, double ema, double seconds, double energy_j) {
+static void believe(pl_participant *p, const pl_controller_config *config, double seconds, double energy_j) {
+    double ema = config->ema;
+    if ((config->w_time > 0.0 && lags(config, seconds, p->seconds_per_sample)) ||
+        (config->w_energy > 0.0 && lags(config, energy_j, p->energy_per_sample_j))) {
+        p->flags |= PL_FLAG_LAGS;
+    }
     smooth(&p->seconds_per_sample, seconds, ema);
     p->flags |= PL_FLAG_REPORTED | PL_FLAG_NEW_REPORT;
     if (energy_j > 0.0) {
@@ -164,20 +175,21 @@ static void believe(pl_participant *p, double ema, double seconds, double energy
     }
 }
 
-static void take(pl_participant *p, double ema, double seconds, double energy_j) {
+static void take(pl_participant *p, const pl_controller_config *config, double seconds, double energy_j) {
     double held_seconds = p->held_seconds, held_energy_j = p->held_energy_j;
     p->held_seconds = 0.0;
     p->held_energy_j = 0.0;
     p->flags &= ~(uint32_t)PL_FLAG_REPORT_HELD;
     if (held_seconds > 0.0 && agree(seconds, held_seconds) && agree(energy_j, held_energy_j)) {
-        believe(p, ema, held_seconds, energy_j > 0.0 ? held_energy_j : 0.0); /* an energy nobody confirmed stays out */
-        believe(p, ema, seconds, energy_j);
+        believe(p, config, held_seconds,
+                energy_j > 0.0 ? held_energy_j : 0.0); /* an energy nobody confirmed stays out */
+        believe(p, config, seconds, energy_j);
     } else if (is_wild(seconds, p->seconds_per_sample) || is_wild(energy_j, p->energy_per_sample_j)) {
         p->held_seconds = seconds;
         p->held_energy_j = energy_j;
         p->flags |= PL_FLAG_REPORT_HELD;
     } else {
-        believe(p, ema, seconds, energy_j);
+        believe(p, config, seconds, energy_j);
     }
 }
 
@@ -195,7 +207,7 @@ int pl_controller_observe(pl_controller *c, uint32_t i, const pl_report *report)
         return PL_ERR_REPORT;
     }
     pl_participant *p = &c->participants[i];
-    take(p, c->config.ema, seconds, pl_is_positive(energy_j) ? energy_j : 0.0);
+    take(p, &c->config, seconds, pl_is_positive(energy_j) ? energy_j : 0.0);
     if (report->fixed_seconds > 0.0) {
         smooth(&p->fixed_seconds, report->fixed_seconds, c->config.ema);
     }
@@ -318,11 +330,14 @@ static uint32_t plan(pl_controller *c, uint32_t group) {
     return n;
 }
 
-/* Is the plan in seats[n] better than the present shares by no more than the dead-band? */
+/* Is the plan in seats[n] better than the present shares by no more than the dead-band, as far as can be told? */
 static bool hardly_better(const pl_controller *c, uint32_t n) {
     double now = 0.0, then = 0.0;
     for (uint32_t k = 0; k < n; k++) {
         const pl_seat *s = &c->seats[k];
+        if (c->participants[s->index].flags & PL_FLAG_LAGS) {
+            return false;
+        }
         double old_span = s->cost * c->participants[s->index].share, new_span = s->cost * s->share;
         now = old_span > now ? old_span : now;
         then = new_span > then ? new_span : then;
@@ -359,7 +374,7 @@ int pl_controller_allocate(pl_controller *c, uint32_t shares[], uint64_t *missin
     for (uint32_t i = 0; i < c->n; i++) {
         pl_participant *p = &c->participants[i];
         p->missed_rounds = rounds_missed(p);
-        p->flags &= ~(uint32_t)(PL_FLAG_NEW_REPORT | PL_FLAG_NEW_ENERGY);
+        p->flags &= ~(uint32_t)(PL_FLAG_NEW_REPORT | PL_FLAG_NEW_ENERGY | PL_FLAG_LAGS);
         p->share = is_present(p) ? p->share : 0;
         shares[i] = p->share;
     }

@@ -17,7 +17,16 @@ from fractions import Fraction
 from tests.vectors.rows import write
 
 U32_MAX = 0xFFFFFFFF
-PRESENT, REPORTED, ENERGY_HELD, ENERGY_UNKNOWN, REPORT_HELD, NEW_REPORT, NEW_ENERGY = 1, 2, 4, 8, 16, 256, 512
+PRESENT, REPORTED, ENERGY_HELD, ENERGY_UNKNOWN, REPORT_HELD, NEW_REPORT, NEW_ENERGY, LAGS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    256,
+    512,
+    1024,
+)
 OK, ARGUMENT, REPORT, LIMITS, MINIMA, CAPACITY = 0, -1, -2, -3, -4, -5
 MOST = 11  # participants of a vector
 
@@ -126,7 +135,13 @@ class Replica:
     def smooth(self, old: float, new: float) -> float:
         return self.ema * new + (1.0 - self.ema) * old if old > 0.0 else new
 
+    def lags(self, new: float, old: float) -> bool:
+        within = 1.0 + 3 * self.deadband
+        return old > 0.0 and new > 0.0 and (new > within * old or old > within * new)
+
     def believe(self, p: Participant, tau: float, eps: float) -> None:
+        late_tau = self.w_time > 0.0 and self.lags(tau, p.tau)
+        p.flags |= LAGS if late_tau or (self.w_energy > 0.0 and self.lags(eps, p.eps)) else 0
         p.tau = self.smooth(p.tau, tau)
         p.flags |= REPORTED | NEW_REPORT
         if eps > 0.0:
@@ -199,13 +214,14 @@ class Replica:
                 plan = split([p.cost for p in here], self.budget[g], least, most)
                 now = max(p.cost * p.share for p in here)
                 then = max(p.cost * share for p, share in zip(here, plan, strict=True))
-                if not (self.settled[g] and self.deadband > 0.0 and now <= then * (1.0 + self.deadband)):
+                late = any(p.flags & LAGS for p in here)
+                if late or not (self.settled[g] and self.deadband > 0.0 and now <= then * (1.0 + self.deadband)):
                     for p, share in zip(here, plan, strict=True):
                         p.share = share
             self.settled[g] = 1
         for p in self.people:
             p.missed = p.rounds_missed()
-            p.flags &= ~(NEW_REPORT | NEW_ENERGY)
+            p.flags &= ~(NEW_REPORT | NEW_ENERGY | LAGS)
             p.share = p.share if p.flags & PRESENT else 0
         return OK, differs
 

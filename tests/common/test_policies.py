@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of policies, and what is said of a name that is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.policies import POLICIES, Policy, policy
+
+
+@pytest.mark.parametrize(
+    ("name", "w_energy"),
+    [
+        ("time", 0.0),
+        ("low-energy", 0.25),
+        ("balanced", 0.5),
+        ("high-energy", 0.75),
+        ("energy", 1.0),
+        ("w_energy:0.3", 0.3),
+    ],
+)
+def test_weighted_policies_are_a_weight(name: str, w_energy: float) -> None:
+    assert policy(name) == Policy(name, "weighted", w_energy)
+
+
+@pytest.mark.parametrize("name", ["equal", "static"])
+def test_the_others_have_none(name: str) -> None:
+    found = policy(name)
+    assert (found.kind, found.w_energy) == (name, None)
+
+
+def test_the_table_holds_each_under_its_own_name() -> None:
+    assert all(policy(name).name == name for name in POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("low_energy", "unknown policy 'low_energy'; did you mean low-energy"),
+        ("tiem", "did you mean time"),
+        ("fastest", "known: equal, static, time, low-energy, balanced, high-energy, energy, w_energy:X"),
+        ("w_energy:1.5", "the weight is no number from 0 to 1"),
+        ("w_energy:nan", "the weight is no number from 0 to 1"),
+        ("w_energy:lots", "the weight is no number from 0 to 1; for instance w_energy:0.3"),
+    ],
+)
+def test_a_wrong_name_gets_a_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        policy(name)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The committed vectors are what their makers write, and the core gives them from Python too."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paceline import core
+from paceline.energy import EnergyIntegrator
+from paceline.errors import CoreError
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS = ROOT / "tests" / "vectors"
+REFUSALS: dict[int, type[Exception]] = {-1: CoreError, -11: LookupError}  # argument, forgotten
+MAKERS = sorted(path.stem for path in VECTORS.glob("make_*.py"))
+sys.path.insert(0, str(ROOT))
+
+from tests.vectors.rows import from_bits, read  # noqa: E402
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_maker_writes_what_is_committed(maker: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", f"tests.vectors.{maker}", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=100)
+    made = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.inc")}
+    assert made
+    for name, text in made.items():
+        assert text == (VECTORS / name).read_text(encoding="utf-8"), f"{name}: run python -m tests.vectors.{maker}"
+
+
+def test_each_committed_vector_has_a_maker() -> None:
+    named = {
+        re.findall(r"vectors/(make_\w+)\.py", path.read_text(encoding="utf-8"))[0] for path in VECTORS.glob("*.inc")
+    }
+    assert named == set(MAKERS)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_maker_knows_nothing_of_paceline(maker: str) -> None:
+    source = (VECTORS / f"{maker}.py").read_text(encoding="utf-8") + (VECTORS / "rows.py").read_text(encoding="utf-8")
+    assert re.search(r"^\s*(from|import) paceline", source, re.MULTILINE) is None
+
+
+def test_philox_gives_the_known_answers() -> None:
+    for counter, key, out in read("philox"):
+        assert core.philox(counter, key) == out
+
+
+def test_bounded_integers_are_the_replicas() -> None:
+    for seed, purpose, epoch, step, n, below, after in read("below"):
+        rng = core.Rng(seed, purpose, epoch, step)
+        assert [rng.below(n) for _ in range(8)] == below
+        assert rng.word() == after
+
+
+def test_permutations_are_the_replicas() -> None:
+    for seed, epoch, n, head, crc in read("permutation"):
+        out = core.permutation(seed, epoch, n)
+        assert list(out[:8]) == head[: min(n, 8)]
+        assert zlib.crc32(out) == crc  # little-endian machines, which all of ours are
+
+
+def test_splits_are_the_replicas() -> None:
+    for n, budget, costs, minimum, capacity, shares in read("allocate"):
+        given = [from_bits(cost) for cost in costs[:n]]
+        assert core.allocate(given, budget, minimum[:n], capacity[:n]) == shares[:n]
+
+
+def test_windows_are_the_replicas() -> None:
+    e = EnergyIntegrator(1)
+    for op, numbers, status, out in read("energy"):
+        if op == 0:
+            period, modulus, most, knots = numbers
+            e = EnergyIntegrator(period, knots, modulus, most)
+        elif op == 4:
+            if status in REFUSALS:
+                with pytest.raises(REFUSALS[status]):
+                    e.window(numbers[0], numbers[1])
+                continue
+            window = e.window(numbers[0], numbers[1])
+            assert (window is None) == (status != 0)
+            if window is not None:
+                known = None if "unknown" in window.flags else out[0]
+                assert (window.energy_uj, window.covered_us, window.bound_uj, window.edge_uj) == (known, *out[1:4])
+        else:
+            feeds: dict[int, Callable[..., None]] = {1: e.add_interval, 2: e.add_point, 3: e.add_counter}
+            feed = feeds[op]
+            given = numbers[: {1: 4, 2: 3, 3: 2}[op]]
+            if status == 0:
+                feed(*given)
+            else:
+                with pytest.raises(CoreError):
+                    feed(*given)
