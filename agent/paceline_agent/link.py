@@ -49,7 +49,11 @@ class AgentLink:
         self._context = zmq.Context()
         self._context.linger = 0
         self._poller = zmq.Poller()
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self._context.destroy(linger=0)  # else its end would wait for the open sockets for ever
+            raise
 
     def watch(self, descriptor: int) -> None:
         """Let `poll` end when `descriptor` becomes readable."""

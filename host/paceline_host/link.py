@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import zmq
@@ -62,12 +62,17 @@ class HostLink:
         self._context = zmq.Context()
         self._context.linger = 0
         self._zap = _Zap(self._context, self._names, say)
-        try:
+        with ExitStack() as life:  # ends in reverse: our sockets, the context, by that the ZAP thread and its socket
+            life.callback(self._zap.join)
+            life.callback(self._context.term)
             self._zap.start()
             self._socket = _router(self._context, keys)
+            life.callback(self._socket.close, linger=GOODBYE_MS)
             self._watch = self._socket.get_monitor_socket(
                 zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_ACCEPT_FAILED
             )
+            life.callback(self._watch.close, linger=0)
+            life.callback(self._socket.disable_monitor)
             self._last_complaint_s = -60.0
             try:
                 self._socket.bind(endpoint)
@@ -80,15 +85,13 @@ class HostLink:
             self.endpoint = bound.rstrip(b"\0").decode("ascii")
             self._self_test(keys)
             self._wake_read, self._wake_write = os.pipe()
-            os.set_blocking(self._wake_read, False)
-            os.set_blocking(self._wake_write, False)
+            for descriptor in (self._wake_read, self._wake_write):
+                life.callback(os.close, descriptor)
+                os.set_blocking(descriptor, False)
             self._poller = zmq.Poller()
             for source in (self._socket, self._watch, self._wake_read):
                 self._poller.register(source, zmq.POLLIN)
-        except BaseException:
-            self._context.destroy(linger=0)
-            self._zap.join()
-            raise
+            self._life = life.pop_all()
 
     def wake(self) -> None:
         """End a `poll` early; the one method that any thread may call."""
@@ -149,13 +152,7 @@ class HostLink:
 
     def close(self) -> None:
         """Close all sockets; goodbyes that were sent before get GOODBYE_MS to leave."""
-        self._socket.disable_monitor()
-        self._watch.close(linger=0)
-        self._socket.close(linger=GOODBYE_MS)
-        self._context.term()  # ends the ZAP thread's receive, which closes its socket
-        self._zap.join()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._life.close()
 
     def _complain(self) -> None:
         with suppress(zmq.Again):
