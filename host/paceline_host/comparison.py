@@ -142,7 +142,8 @@ class Comparison:
             task=str(experiment.task["name"]), data_label=task.data_label,
             energy_required=experiment.energy.required, boards=len(boards), fsync=run.fsync,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
-            machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(), declared=self._declared(task),
+            machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
+            declared=self._declared(task),
         )  # fmt: skip
         zero_s = time.monotonic()
         board_rows = [records.Board(i, name, key) for i, (name, key) in enumerate(boards.items())]

@@ -145,6 +145,8 @@ def _predicted(run: Run, parts: Sequence[Contribution], names: Mapping[int, str]
     boards = [names[part.board] for part in parts]
     if not declared or len(set(boards)) < len(boards) or not declared.keys() >= set(boards):
         return None
+    if not all(board.paced for board in declared.values()):
+        return None
     reference_s = float(run.declared["reference_seconds_per_sample"])
     return max(
         slice_seconds(declared[name], part.samples, run.batch, reference_s)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline import toml
 from paceline.errors import RunError
 from paceline.keys import write_pair
 from paceline_host.link import new_pair
@@ -129,7 +130,7 @@ class LocalFleet:
         lines = [
             f"key_file = {_quoted(home / (board.name + '.key'))}",
             f"state_dir = {_quoted(home / 'state')}",
-            f"data_dir = {_quoted(self._data_dir)}" if self._data_dir else "",
+            f"data_dir = {_quoted(self._data_dir.resolve())}" if self._data_dir else "",
             "end_with_stdin = true",
             "[host]",
             f"endpoint = {_quoted(endpoint)}",
@@ -153,12 +154,11 @@ def board_tables(board: BoardProfile, seed: int) -> list[str]:
         "speed": board.speed, "step_fixed_s": board.step_fixed_s, "noise": board.noise,
         "throttle_after_s": board.throttle_after_s, "throttle_factor": board.throttle_factor, "seed": seed,
     }  # fmt: skip
-    meter = [f"idle_w = {board.idle_w!r}", f"active_w = {board.active_w!r}"]
-    return ["[meter]", 'source = "modelled"', *meter, "[emulation]", *(f"{k} = {v!r}" for k, v in pace.items())]
+    lines = ["[meter]", 'source = "modelled"', f"idle_w = {board.idle_w!r}", f"active_w = {board.active_w!r}"]
+    if board.paced:
+        lines += ["[emulation]", *(f"{key} = {value!r}" for key, value in pace.items())]
+    return lines
 
 
 def _quoted(value: object) -> str:
-    text = str(value)
-    if "'" in text:
-        raise RunError(f"the path {text} holds a quote; use a folder without one")
-    return f"'{text}'"
+    return toml.inline(str(value))

@@ -15,6 +15,7 @@ from paceline.settings import Bounds, did_you_mean, load
 
 SHIPPED = Path(__file__).parent / "profiles"
 MAX_BOARDS = 256
+TOP_SPEED = 1e6
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class BoardProfile:
     noise: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # relative standard deviation of a step
     throttle_after_s: Annotated[float, Bounds(ge=0)] = 0.0  # of work in one slice; 0: never
     throttle_factor: Annotated[float, Bounds(ge=1, le=1e3)] = 1.0  # seconds per sample are multiplied by it then
+
+    @property
+    def paced(self) -> bool:
+        """Keeps a declared pace; at the top speed it runs as fast as it goes, and no closed form holds."""
+        return self.speed < TOP_SPEED
 
     def __post_init__(self) -> None:
         if self.active_w < self.idle_w:
