@@ -72,8 +72,7 @@ class Progress:
         elif len(header.round_seconds) > self._closed:
             self._closed = len(header.round_seconds)
             over = replace(header, round=self._closed, phase="over")
-            last = self._last[1] if self._last else views
-            self._write(self._block(over, [replace(board, done=board.share) for board in last]), keep=True)
+            self._write(self._block(over, self._ended(boards)), keep=True)
         self._last = header, views
 
     def done(self) -> None:
@@ -84,6 +83,12 @@ class Progress:
         """A board that has finished its share still shows it until the round is over."""
         share = self._shares[board.name] = max(board.share, self._shares.get(board.name, 0))
         return board if board.share else replace(board, share=share, done=share)
+
+    def _ended(self, boards: Sequence[BoardView]) -> list[BoardView]:
+        """Return the shares of the round that is over with what is known of costs now."""
+        last = {board.name: board.share for board in self._last[1]} if self._last else {}
+        shares = [(board, last.get(board.name, board.share)) for board in boards]
+        return [replace(board, share=share, done=share) for board, share in shares]
 
     def _block(self, header: Header, boards: Sequence[BoardView]) -> list[str]:
         columns, rows = shutil.get_terminal_size((110, 50))
@@ -113,7 +118,7 @@ def _head(header: Header) -> str:
     typical = statistics.median(spent[1:] or spent)
     left = header.rounds - len(spent)
     text += f"; last {spent[-1]:.2f} s, so far {sum(spent):.1f} s"
-    return text + (f", about {typical * left:.0f} s to go" if left else "")
+    return text + (f", about {typical * left:.{0 if typical * left > 10 else 1}f} s to go" if left else "")
 
 
 def _line(board: BoardView, unicode: bool, live: bool) -> str:

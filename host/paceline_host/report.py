@@ -206,7 +206,7 @@ def _notes(report: Report) -> list[str]:
             worst, share = max(run.late.items(), key=lambda item: item[1])
             notes.append(
                 f"{name}: pace not held: {len(run.late)} of {len(run.boards)} boards were late in more than 5 % of "
-                f"their steps ({worst}: {100 * share:.0f} %); the machine is too slow or too busy for this fleet"
+                f"their steps ({worst}: {100 * share:.1f} %); the machine is too slow or too busy for this fleet"
             )
         if change is not None and change.why_not:
             notes.append(f"{name}: no percentages: {change.why_not}")
