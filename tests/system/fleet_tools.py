@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from paceline.errors import StorageError
 from paceline_host.ledger import Ledger
+from paceline_host.records import Run
 
 BIN = Path(sys.executable).parent
 WAIT_S = 30.0  # far above what anything here takes; a test that needs it has failed
@@ -280,8 +281,6 @@ def mid_round(ledger: Ledger, number: int, at_work: Sequence[int]) -> bool:
     return bool(rounds) and bool(done) and not done & set(at_work)
 
 
-def expected_pairs(ledger: Ledger, round_: int) -> Iterator[tuple[int, int]]:
-    """Yield the (epoch, position) pairs that a round must count: its stretch of the stream of epochs, each once."""
-    run = ledger.run
-    for place in range((round_ - 1) * run.budget, round_ * run.budget):
-        yield divmod(place, run.samples)
+def places_of(run: Run, round_: int) -> list[tuple[int, int]]:
+    """Return the (epoch, position) pairs that a round must count: its stretch of the stream of epochs."""
+    return [divmod(place, run.samples) for place in range((round_ - 1) * run.budget, round_ * run.budget)]
