@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes killed with SIGKILL at bad moments: rounds complete, each sample is counted once, or the run says why not."""
+"""Processes killed with SIGKILL at bad moments: every sample is counted once, or the run says why not."""
 
 from __future__ import annotations
 
