@@ -278,6 +278,7 @@ class AgentMachine:
         self._trainer_lives = 0
         self._heartbeat_s = 2.0
         self._chunk_bytes = self._credit_bytes = 0
+        self._base = ""  # hash of the model that is in place, whole
         self._window_open = False
         self._out: list[Action] = []
         self._assign: Assign | None = None  # with the next five: the work in hand, dropped as one
@@ -295,7 +296,7 @@ class AgentMachine:
             self._forget_work(stop=True)
         me = self._identity
         self._session = Session(self._new_nonce(), is_host=False, patience_s=GREETING_S, now_s=now_s)
-        self._ready = None
+        self._ready, self._base = None, ""
         self._say(Hello(self._session.nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid), now_s)
         return self._out
 
@@ -359,7 +360,7 @@ class AgentMachine:
             self._out.append(Exit(message.code, message.text))
 
     def _loading(self, message: Load, now_s: float) -> None:
-        self._load, self._ready, self._trainer_lives = message, None, TRAINER_LIVES
+        self._load, self._ready, self._base, self._trainer_lives = message, None, "", TRAINER_LIVES
         self._out.append(StartTrainer(message))
 
     def _begin(self, message: Begin, now_s: float) -> None:
@@ -367,9 +368,14 @@ class AgentMachine:
         self._out.append(OpenWindow(message.run))
 
     def _assigned(self, message: Assign, now_s: float) -> None:
+        if self._assign is not None:
+            self._forget_work(stop=True)
         if self._ready is None or message.base_bytes not in (0, self._ready.model_bytes):
             detail = f"assign names a model of {message.base_bytes} bytes"
             self._say(Failed(self._session.nonce, message.lease, "model-bytes", detail), now_s)
+            return
+        if not message.base_bytes and message.base_sha256 != self._base:
+            self._say(Failed(self._session.nonce, message.lease, "no-base", "the model was lost; send it again"), now_s)
             return
         self._assign, self._lease_end_s, self._samples = message, now_s + message.lease_s, 0
         self._out.append(Mark("transfer"))
@@ -383,6 +389,8 @@ class AgentMachine:
         if self._receiver is None or self._assign is None:
             raise RemoteProtocolError("chunk without a transfer")
         self._receiver.take(message.offset, nbytes)
+        self._base = ""
+        self._renew(self._session.heard_s + self._assign.lease_s)
         final = self._assign.base_sha256 if self._receiver.done else None
         self._out.append(StoreBase(message.lease, message.offset, final))
         upto = self._receiver.grant()
@@ -393,6 +401,7 @@ class AgentMachine:
         if self._sender is None:
             raise RemoteProtocolError("credit without a transfer")
         self._sender.granted(message.have, message.upto)
+        self._renew(now_s + self._session.patience_s)
         self._push(now_s)
 
     def _pong(self, message: Pong, now_s: float) -> None:
@@ -446,7 +455,7 @@ class AgentMachine:
         self._say(Failed(self._session.nonce, 0, "trainer-gone", clip(event.detail)), now_s)
         if self._assign is not None:
             self._forget_work(stop=False)
-        self._ready = None
+        self._ready, self._base = None, ""
         self._trainer_lives -= 1
         if self._trainer_lives > 0:
             self._out.append(StartTrainer(self._load))
@@ -455,6 +464,7 @@ class AgentMachine:
         if self._assign is None or event.lease != self._assign.lease:
             return
         if event.matches:
+            self._base = self._assign.base_sha256
             self._start_work()
         else:
             self._say(Failed(self._session.nonce, event.lease, "base-hash", "the model arrived damaged"), now_s)
@@ -473,6 +483,7 @@ class AgentMachine:
         if assign is None or event.lease != assign.lease or self._ready is None:
             return
         self._samples, self._update_sha256 = event.samples, event.update_sha256
+        self._renew(now_s + self._session.patience_s)
         self._sender = Sender(self._ready.model_bytes, self._chunk_bytes, self._credit_bytes)
         self._out.append(Measure(assign.lease))
         self._say(
@@ -521,6 +532,10 @@ class AgentMachine:
 
     def _say(self, message: Message, now_s: float) -> None:
         self._out.append(Send(self._session.send(message, now_s)))
+
+    def _renew(self, end_s: float) -> None:
+        """Move the lease's end: bytes that move are progress (the host reckons likewise)."""
+        self._lease_end_s = max(self._lease_end_s, end_s)
 
     def _start_work(self) -> None:
         assert self._assign is not None

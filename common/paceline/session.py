@@ -57,19 +57,21 @@ _ALWAYS: dict[type[Message], State | None] = {
     Ping: None, Pong: None, Energy: None, Begin: None, RoundClosed: None, End: None, Bye: _S.CLOSED, Reject: _S.CLOSED,
 }  # fmt: skip
 
+# A lease ends early by FAILED or CANCEL, and by the next ASSIGN: where the board had failed and taken new work before
+# the host heard of either, the host has let go of the first lease and its newest word holds.
+_ENDINGS: dict[type[Message], State | None] = {
+    Failed: _S.READY, Cancel: _S.READY, Assign: _S.ASSIGNED, **_ALWAYS,
+}  # fmt: skip
+
 NEXT: dict[State, dict[type[Message], State | None]] = {  # None: the state stays
     _S.GREETING: {Hello: None, Welcome: _S.IDLE, Reject: _S.CLOSED, Bye: _S.CLOSED},
     _S.IDLE: {Load: _S.LOADING, **_ALWAYS},
     _S.LOADING: {Ready: _S.READY, Failed: None, Load: None, **_ALWAYS},
     _S.READY: {Assign: _S.ASSIGNED, Load: _S.LOADING, Failed: _S.LOADING, Ready: None, **_ALWAYS},
-    _S.ASSIGNED: {Taken: _S.WORKING, Chunk: None, Failed: _S.READY, Cancel: _S.READY, **_ALWAYS},
-    _S.WORKING: {
-        Chunk: None, Credit: None, Result: _S.UPLOADING, Failed: _S.READY, Cancel: _S.READY, **_ALWAYS,
-    },
-    _S.UPLOADING: {
-        Chunk: None, Credit: None, Commit: _S.JUDGING, Failed: _S.READY, Cancel: _S.READY, **_ALWAYS,
-    },
-    _S.JUDGING: {Answer: _S.READY, Credit: None, Cancel: _S.READY, Failed: _S.READY, **_ALWAYS},
+    _S.ASSIGNED: {Taken: _S.WORKING, Chunk: None, **_ENDINGS},
+    _S.WORKING: {Chunk: None, Credit: None, Result: _S.UPLOADING, **_ENDINGS},
+    _S.UPLOADING: {Chunk: None, Credit: None, Commit: _S.JUDGING, **_ENDINGS},
+    _S.JUDGING: {Answer: _S.READY, Credit: None, **_ENDINGS},
     _S.CLOSED: {},
 }  # fmt: skip
 

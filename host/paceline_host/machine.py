@@ -248,12 +248,13 @@ Action = (
 
 @dataclass
 class Lease:
-    """One board's hold on one slice. `first_s`: when its first progress was seen, for the rate."""
+    """One board's hold on one slice, first for `seconds`; progress moves `end_s`."""
 
     number: int
     slice: Slice
     base: str
     granted_s: float
+    seconds: float
     end_s: float
     sender: Sender | None = None
     receiver: Receiver | None = None
@@ -472,7 +473,7 @@ class RoundMachine:
         lease_s = (
             facts.patience_s * FIRST_LEASE if per_sample is None else 2 * per_sample * item.samples + facts.patience_s
         )
-        lease = Lease(self._lease_number, item, self._base, now_s, now_s + lease_s)
+        lease = Lease(self._lease_number, item, self._base, now_s, lease_s, now_s + lease_s)
         board.lease, board.since_s = lease, now_s
         board.share += item.samples
         nbytes = 0 if board.base == self._base else facts.model_bytes
@@ -552,7 +553,7 @@ class RoundMachine:
     def _said(self, event: Said, now_s: float) -> None:
         message = event.message
         if isinstance(message, Chunk):
-            self._chunk(event.board, message, event.payload_bytes)
+            self._chunk(event.board, message, event.payload_bytes, now_s)
         elif event.payload_bytes:
             raise RemoteProtocolError(f"{message.kind} with a payload")
         else:
@@ -579,6 +580,7 @@ class RoundMachine:
         if lease is None or lease.sender is None:
             raise RemoteProtocolError("credit without a transfer")
         lease.sender.granted(message.have, message.upto)
+        lease.end_s = max(lease.end_s, now_s + lease.seconds)
         self._push(index)
 
     def _result(self, index: int, message: Result, now_s: float) -> None:
@@ -609,11 +611,12 @@ class RoundMachine:
         board.base, board.since_s = lease.base, now_s
         lease.receiver = Receiver(facts.model_bytes, facts.credit_bytes)
 
-    def _chunk(self, index: int, message: Chunk, nbytes: int) -> None:
+    def _chunk(self, index: int, message: Chunk, nbytes: int, now_s: float) -> None:
         lease = self.boards[index].lease
         if lease is None or lease.receiver is None:
             raise RemoteProtocolError("chunk without an announced result")
         lease.receiver.take(message.offset, nbytes)
+        lease.end_s = max(lease.end_s, now_s + self.facts.patience_s)
         self._out.append(WriteUpload(index, lease.number, message.offset, lease.receiver.size))
         upto = lease.receiver.grant()
         if upto is not None:
@@ -635,6 +638,7 @@ class RoundMachine:
         self._out.append(Note("failed", text, index))
         if message.lease == 0:
             board.ready = None
+        board.base = ""  # whatever went wrong, the model it held may be gone with it
         board.failures += 1
         self._bar_if_hopeless(index)
         self._unload(index, "failed", f"{message.reason}: {message.detail}", now_s)
@@ -644,6 +648,8 @@ class RoundMachine:
     def _energy(self, index: int, message: Energy, now_s: float) -> None:
         if message.run != self.facts.run:
             return
+        if message.round > self.round:
+            raise RemoteProtocolError(f"joules of round {message.round}, the present one is {self.round}")
         self.boards[index].energies_owed = max(0, self.boards[index].energies_owed - 1)
         self._out.append(StoreEnergy(index, message))
         if self.phase == "ending":

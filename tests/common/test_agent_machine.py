@@ -32,6 +32,7 @@ from paceline.wire import (
     Reject,
     Result,
     RoundClosed,
+    Taken,
     Welcome,
 )  # fmt: skip
 
@@ -172,8 +173,41 @@ def test_edges_of_the_trainer_mark_what_time_is_spent_on() -> None:
 
 
 def test_a_model_that_is_there_already_is_worked_from_at_once() -> None:
-    host = Host().load()
-    assert host.assign(base_bytes=0) == [m.Mark("transfer"), m.StartWork(5, 1, RANGES, 4)]
+    host = Host().uploaded()
+    host.say(Answer(host.nonce, 5, "accepted", ""))
+    assert host.assign(6, base_bytes=0) == [m.Mark("transfer"), m.StartWork(6, 1, RANGES, 4)]
+
+
+@pytest.mark.parametrize("lost_by", ["never had it", "trainer", "load", "half of another", "session"])
+def test_work_from_a_model_that_is_not_there_is_declined(lost_by: str) -> None:
+    """Whatever the host believes: an update from another model must not come into being."""
+    host = Host().load() if lost_by == "never had it" else Host().uploaded()
+    if lost_by != "never had it":
+        host.say(Answer(host.nonce, 5, "accepted", ""))
+    if lost_by == "trainer":
+        host.event(m.TrainerGone("killed"))
+        host.event(TRAINER)
+    elif lost_by == "load":
+        host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1))
+        host.event(TRAINER)
+    elif lost_by == "half of another":
+        host.assign(6)
+        host.say(Chunk(host.nonce, 6, 0), 32 * KIB)
+        host.say(Cancel(host.nonce, 6, "late"))
+    elif lost_by == "session":
+        host.hear(host.agent.restart(host.now_s))
+        host.load()
+    assert host.assign(9, base_bytes=0) == []
+    assert host.last() == Failed(host.nonce, 9, "no-base", "the model was lost; send it again")
+    assert host.agent.state is host.session.state is State.READY
+
+
+def test_a_newer_assignment_replaces_the_work_in_hand() -> None:
+    host = Host().working()
+    actions = host.assign(6)
+    assert actions == [m.StopWork(5), m.Void(5), m.Mark("wait"), m.Mark("transfer")]
+    assert host.last() == Taken(7, 6)
+    assert host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update")) == []
 
 
 def test_unknown_joules_travel_as_none() -> None:

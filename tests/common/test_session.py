@@ -76,15 +76,16 @@ ANY = {
     "ping": None, "pong": None, "energy": None, "begin": None, "round_closed": None, "end": None,
     "bye": "closed", "reject": "closed",
 }  # fmt: skip
+END = ANY | {"failed": "ready", "cancel": "ready", "assign": "assigned"}
 LAW: dict[str, dict[str, str | None]] = {
     "greeting": {"hello": None, "welcome": "idle", "reject": "closed", "bye": "closed"},
     "idle": ANY | {"load": "loading"},
     "loading": ANY | {"load": None, "ready": "ready", "failed": None},
     "ready": ANY | {"load": "loading", "ready": None, "failed": "loading", "assign": "assigned"},
-    "assigned": ANY | {"taken": "working", "chunk": None, "failed": "ready", "cancel": "ready"},
-    "working": ANY | {"chunk": None, "credit": None, "result": "uploading", "failed": "ready", "cancel": "ready"},
-    "uploading": ANY | {"chunk": None, "credit": None, "commit": "judging", "failed": "ready", "cancel": "ready"},
-    "judging": ANY | {"answer": "ready", "credit": None, "failed": "ready", "cancel": "ready"},
+    "assigned": END | {"assign": None, "taken": "working", "chunk": None},
+    "working": END | {"chunk": None, "credit": None, "result": "uploading"},
+    "uploading": END | {"chunk": None, "credit": None, "commit": "judging"},
+    "judging": END | {"answer": "ready", "credit": None},
     "closed": {},
 }
 
@@ -229,6 +230,22 @@ def test_ends_that_cross_on_the_wire_settle_on_the_same_state() -> None:
     pair.host.receive(gone, 1.0)
     assert pair.agent.state is pair.host.state is State.LOADING
     assert pair.agent.lease == pair.host.lease == 0
+
+
+def test_the_hosts_newest_assignment_holds_whatever_the_board_had_taken_before() -> None:
+    """The board's trainer died and was back before the host heard of it; an older ASSIGN arrives after that."""
+    pair = pair_in(State.READY)
+    first = pair.host.send(SAMPLES[Assign], 1.0)
+    gone, ready = pair.agent.send(under(Failed, 0), 1.0), pair.agent.send(SAMPLES[Ready], 1.0)
+    pair.agent.receive(first, 2.0)
+    taken = pair.agent.send(SAMPLES[Taken], 2.0)
+    pair.host.receive(gone, 2.0)
+    pair.host.receive(ready, 2.0)
+    second = pair.host.send(under(Assign, L + 1), 2.0)
+    with pytest.raises(StaleLease):
+        pair.host.receive(taken, 3.0)
+    pair.agent.receive(second, 3.0)
+    assert (pair.agent.state, pair.agent.lease) == (pair.host.state, pair.host.lease) == (State.ASSIGNED, L + 1)
 
 
 @pytest.mark.parametrize("cls", SAMPLES, ids=lambda cls: str(cls.kind))

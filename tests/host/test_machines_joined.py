@@ -262,3 +262,11 @@ def test_refused_updates_are_dealt_to_others_and_the_board_is_barred_after_three
     again = [s for s in world.ledger.slices.values() if s.redealt_from is not None]
     assert {s.board for s in again} == {0, 2}
     assert not [s for s in world.ledger.slices.values() if s.round == 4 and s.board == 1]
+
+
+def test_a_slow_link_is_no_reason_to_end_a_lease_while_bytes_move() -> None:
+    """A message takes 4 s each way, so model and update need 28 s each, where the second round's leases are of 31 s."""
+    world = started(World(rounds=2, latency_s=4.0, credit_bytes=1 << 15, notices=False))
+    check_run(world, world.run())
+    assert not world.ledger.losses
+    assert not world.dropped_by_boards

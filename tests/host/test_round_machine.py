@@ -316,6 +316,19 @@ def test_after_its_trainer_died_a_board_is_sent_the_model_again() -> None:
     assert script.assignment(0).base_bytes == MODEL_BYTES
 
 
+def test_after_a_failure_a_board_is_sent_the_model_again() -> None:
+    script = Script().begin()
+    script.work(0)
+    script.settle()
+    script.lose(1)
+    script.settle()
+    assert script.assignment(0).base_bytes == 0
+    script.says(0, Failed(script.sessions[0].nonce, script.assignment(0).lease, "no-base", "the model was lost"))
+    script.lose(2)
+    script.settle()
+    assert script.assignment(0).base_bytes == MODEL_BYTES
+
+
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
