@@ -200,9 +200,7 @@ class Welcome(Message):
 
 @dataclass(frozen=True)
 class Reject(Message):
-    """The host will not work with this session; `text` says what to do. Codes: version, fenced, manifest, energy,
-    ended.
-    """
+    """The host will not work with this session; `text` says what to do. The codes: docs/PROTOCOL.md."""
 
     kind = "reject"
     code: str
