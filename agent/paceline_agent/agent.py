@@ -28,7 +28,7 @@ from paceline_agent.config import AgentConfig
 from paceline_agent.joules import Joules
 from paceline_agent.link import AgentLink, Arrival
 
-BACKOFF_S = (0.5, 15.0)  # first and longest pause before the next attempt, with jitter
+OUTBOX_S = 0.05  # between two attempts to send what the link would not take; a new connection ends the wait at once
 GOODBYE_S = 1.0
 _EXIT_CODES = {"version": 6, "fenced": 5, "manifest": 6, "data": 3, "energy": 3}
 
@@ -45,7 +45,6 @@ class Agent:
         self._base_hash = hashlib.sha256()
         self._stopping = ""
         self._status: int | None = None
-        self._failures = 0
         self._load: wire.Load | None = None
         self._watched: int | None = None
 
@@ -81,7 +80,7 @@ class Agent:
     # One turn of the loop -------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        timeout_s = 0.005 if self._outbox else max(0.0, min(1.0, self._machine.wake_s() - _now_s()))
+        timeout_s = OUTBOX_S if self._outbox else max(0.0, min(1.0, self._machine.wake_s() - _now_s()))
         ready = self._link.poll(timeout_s)
         for arrival in self._link.receive():
             self._hear(arrival)
@@ -97,7 +96,6 @@ class Agent:
         self._flush()
 
     def _hear(self, arrival: Arrival) -> None:
-        self._failures = 0
         self._payload = arrival.payload
         try:
             self._step(m.Received(arrival.header, len(arrival.payload)))
@@ -235,7 +233,6 @@ class Agent:
             raise KeyFileError(f"cannot work with {self._config.host.endpoint}: {trouble}")
         self._say(f"{action.reason}{': ' + trouble if trouble else ''}; connecting again")
         self._link.reconnect()
-        self._failures += 1
         self._do(self._machine.restart(_now_s()))
 
     def _exit(self, action: m.Exit) -> None:

@@ -127,7 +127,7 @@ class Ledger:
                 return answers
 
     def split(self) -> Split:
-        """Return the split of what is settled."""
+        """Return the split of what is settled. A category on which no time was spent took 0 joules, meter or not."""
         parts = {category: Tally() for category in CATEGORIES}
         for category, tally in self._settled.items():
             parts[category].absorb(tally)

@@ -13,6 +13,33 @@ from dataclasses import dataclass
 
 from paceline.errors import RemoteProtocolError
 from paceline.session import Session, State
+from paceline.steps import (
+    Action,
+    BaseReady,
+    Event,
+    Exit,
+    Mark,
+    Measure,
+    Measured,
+    MeasureSplit,
+    OpenWindow,
+    Received,
+    Reconnect,
+    Send,
+    SplitMeasured,
+    StartTrainer,
+    StartWork,
+    StopWork,
+    StoreBase,
+    Tick,
+    TrainerGone,
+    TrainerReady,
+    Void,
+    WorkDone,
+    WorkEdge,
+    WorkFailed,
+    WorkProgress,
+)
 from paceline.transfer import Receiver, Sender
 from paceline.wire import (
     FROM_HOST,
@@ -33,7 +60,6 @@ from paceline.wire import (
     Message,
     Ping,
     Pong,
-    Range,
     Ready,
     Reject,
     Result,
@@ -44,214 +70,38 @@ from paceline.wire import (
     decode,
 )  # fmt: skip
 
+__all__ = [
+    "Action",
+    "AgentMachine",
+    "BaseReady",
+    "Event",
+    "Exit",
+    "Identity",
+    "Mark",
+    "Measure",
+    "MeasureSplit",
+    "Measured",
+    "OpenWindow",
+    "Received",
+    "Reconnect",
+    "Send",
+    "SplitMeasured",
+    "StartTrainer",
+    "StartWork",
+    "StopWork",
+    "StoreBase",
+    "Tick",
+    "TrainerGone",
+    "TrainerReady",
+    "Void",
+    "WorkDone",
+    "WorkEdge",
+    "WorkFailed",
+    "WorkProgress",
+]
+
 GREETING_S = 10.0  # patience before the host has told its own
-TRAINER_LIVES = 3  # a trainer that dies more often than this within a run is not started again
-
-# Events -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Received:
-    """A message of the host, with the payload's length (the driver holds the bytes until the actions are done)."""
-
-    header: bytes | memoryview
-    payload_bytes: int
-
-
-@dataclass(frozen=True)
-class TrainerReady:
-    """The trainer holds model and data."""
-
-    manifest_sha256: str
-    model_bytes: int
-    samples: int
-    data_label: str
-    pid: int
-
-
-@dataclass(frozen=True)
-class TrainerGone:
-    """The trainer's process ended, or could not be started."""
-
-    detail: str
-
-
-@dataclass(frozen=True)
-class BaseReady:
-    """The base model is in place; `matches`: its hash is the one that ASSIGN named."""
-
-    lease: int
-    matches: bool
-
-
-@dataclass(frozen=True)
-class WorkEdge:
-    """The trainer began or ended computing, by its own monotonic clock."""
-
-    lease: int
-    begin: bool
-    t_us: int
-
-
-@dataclass(frozen=True)
-class WorkProgress:
-    """Samples done so far under a lease."""
-
-    lease: int
-    samples: int
-
-
-@dataclass(frozen=True)
-class WorkDone:
-    """The update is complete."""
-
-    lease: int
-    samples: int
-    steps: int
-    compute_us: int
-    overruns: int
-    late_us: int
-    update_sha256: str
-
-
-@dataclass(frozen=True)
-class WorkFailed:
-    """The trainer gave up on a lease (0: on loading) and lives on."""
-
-    lease: int
-    reason: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Energy of a lease's compute window; None is unknown."""
-
-    lease: int
-    energy_uj: int | None
-    bound_uj: int | None
-    source: str
-    flags: int
-
-
-@dataclass(frozen=True)
-class SplitMeasured:
-    """The cumulative split as of the end of a round, ready to travel (its session is filled in here)."""
-
-    energy: Energy
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = (
-    Received | TrainerReady | TrainerGone | BaseReady | WorkEdge | WorkProgress | WorkDone | WorkFailed | Measured
-    | SplitMeasured | Tick
-)  # fmt: skip
-
-# Actions ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send a header; `piece` names the bytes of the update that go with it."""
-
-    header: bytes
-    piece: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class StartTrainer:
-    """Have a trainer loaded with this (a living one may serve again); answer with TrainerReady or TrainerGone."""
-
-    load: Load
-
-
-@dataclass(frozen=True)
-class StoreBase:
-    """Put the event's payload at `offset` of the base model; `sha256` given: it was the last, answer BaseReady."""
-
-    lease: int
-    offset: int
-    sha256: str | None
-
-
-@dataclass(frozen=True)
-class StartWork:
-    """Let the trainer work."""
-
-    lease: int
-    round: int
-    ranges: tuple[Range, ...]
-    batch: int
-
-
-@dataclass(frozen=True)
-class StopWork:
-    """Let the trainer forget a lease."""
-
-    lease: int
-
-
-@dataclass(frozen=True)
-class OpenWindow:
-    """Open the energy window of a run."""
-
-    run: str
-
-
-@dataclass(frozen=True)
-class Mark:
-    """From `t_us` on (None: now) time is spent on `category`, computing for `lease`."""
-
-    category: str
-    t_us: int | None = None
-    lease: int = 0
-
-
-@dataclass(frozen=True)
-class Void:
-    """What was computed under this lease is wasted."""
-
-    lease: int
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Answer with Measured for the compute window of a lease."""
-
-    lease: int
-
-
-@dataclass(frozen=True)
-class MeasureSplit:
-    """Answer with SplitMeasured, as of now."""
-
-    run: str
-    round: int
-
-
-@dataclass(frozen=True)
-class Reconnect:
-    """Throw the connection away, call `restart` once there is a new one."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Exit:
-    """The agent cannot go on: code as in the list of refusals (`fenced`, `version`, ...)."""
-
-    code: str
-    text: str
-
-
-Action = (
-    Send | StartTrainer | StoreBase | StartWork | StopWork | OpenWindow | Mark | Void | Measure | MeasureSplit
-    | Reconnect | Exit
-)  # fmt: skip
+TRAINER_LIVES = 3  # a trainer is brought to life so many times in a run, and then no more
 
 
 @dataclass(frozen=True)

@@ -196,14 +196,14 @@ def _ranges(text: str) -> tuple[tuple[int, int, int], ...]:
 
 
 def _energy_faults(rows: Sequence[Energy]) -> Iterator[str]:
-    """The five parts are the total, unknown ones are unknown together, and a session's total never falls."""
+    """The five parts are the total, which is unknown exactly when one of them is, and a session's total never falls."""
     last: dict[tuple[int, str], int] = defaultdict(int)
     for row in rows:
         where = f"energy of board {row.board}, round {row.round}"
         known = [part for part in row.parts_uj if part is not None]
         if row.total_uj is None or len(known) < len(row.parts_uj):
-            if known or row.total_uj is not None:
-                yield f"{where}: known only in part"
+            if row.total_uj is not None or len(known) == len(row.parts_uj):
+                yield f"{where}: the total is known and a part is not, or the reverse"
             continue
         if sum(known) != row.total_uj:
             yield f"{where}: the five parts sum to {sum(known)} uJ, the total is {row.total_uj} uJ"

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from paceline import allocate
 from paceline.errors import RemoteProtocolError
 from paceline.session import Session, State
 from paceline.transfer import Receiver, Sender
 from paceline.wire import (
+    CHUNK_CEILING,
     Answer,
     Assign,
     Begin,
@@ -40,210 +40,63 @@ from paceline.wire import (
 )  # fmt: skip
 from paceline_host.planner import Planner
 from paceline_host.regimes import Regime, Slice
+from paceline_host.steps import (
+    Action,
+    Connected,
+    Event,
+    Finish,
+    FinishRound,
+    Gone,
+    Loss,
+    Note,
+    ResultRefused,
+    ResultStored,
+    RoundDone,
+    RunFacts,
+    Said,
+    Send,
+    SlicesStored,
+    Stop,
+    StoreEnergy,
+    StoreLoss,
+    StoreReady,
+    StoreResult,
+    StoreSlices,
+    Tick,
+    WriteUpload,
+)
 
-Loss = Literal["lost", "failed", "rejected"]
+__all__ = [
+    "Action",
+    "Board",
+    "Connected",
+    "Event",
+    "Finish",
+    "FinishRound",
+    "Gone",
+    "Lease",
+    "Loss",
+    "Note",
+    "ResultRefused",
+    "ResultStored",
+    "RoundDone",
+    "RoundMachine",
+    "RunFacts",
+    "Said",
+    "Send",
+    "SlicesStored",
+    "Stop",
+    "StoreEnergy",
+    "StoreLoss",
+    "StoreReady",
+    "StoreResult",
+    "StoreSlices",
+    "Tick",
+    "WriteUpload",
+]
 
 REFUSALS = 3  # so many failures or refused updates in a row, and a board gets no more work in this run
 FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progress renews the lease
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What the machine needs to know of a run. `manifest_sha256` and `model_bytes` are the host's own, never a
-    board's.
-    """
-
-    run: str
-    regime: str
-    task: str
-    options: str
-    seed: int
-    rounds: int
-    budget: int
-    samples: int
-    batch: int
-    manifest_sha256: str
-    model_bytes: int
-    patience_s: float
-    start_s: float
-    chunk_bytes: int
-    credit_bytes: int
-    energy_needed: bool
-
-
-# Events -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Connected:
-    """A board has a session."""
-
-    board: int
-    session: Session
-    agent_pid: int = 0
-    agent_version: str = ""
-
-
-@dataclass(frozen=True)
-class Said:
-    """A board's message, checked by its session."""
-
-    board: int
-    message: Message
-    payload_bytes: int
-
-
-@dataclass(frozen=True)
-class Gone:
-    """A board's session ended."""
-
-    board: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class SlicesStored:
-    """The plan (or the re-dealt slices) is on disk."""
-
-    slices: tuple[Slice, ...]
-
-
-@dataclass(frozen=True)
-class ResultStored:
-    """A contribution is verified and on disk."""
-
-    board: int
-    lease: int
-
-
-@dataclass(frozen=True)
-class ResultRefused:
-    """A contribution failed verification."""
-
-    board: int
-    lease: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class RoundDone:
-    """The round's model is averaged, checkpointed, evaluated and journaled."""
-
-    round: int
-    model_sha256: str
-
-
-@dataclass(frozen=True)
-class Stop:
-    """End the run now."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = Connected | Said | Gone | SlicesStored | ResultStored | ResultRefused | RoundDone | Stop | Tick
-
-# Actions ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send a message; `piece` names the bytes of the round's base model that go with it."""
-
-    board: int
-    message: Message
-    piece: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class StoreSlices:
-    """Put slices on disk, then answer SlicesStored. `first`: they are the plan of a round."""
-
-    slices: tuple[Slice, ...]
-    first: bool
-
-
-@dataclass(frozen=True)
-class WriteUpload:
-    """Put the event's payload at `offset` of the board's upload buffer, `nbytes` long in all."""
-
-    board: int
-    lease: int
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class StoreResult:
-    """Verify and journal the board's upload, then answer ResultStored or ResultRefused."""
-
-    board: int
-    slice: Slice
-    result: Result
-    commit: Commit
-
-
-@dataclass(frozen=True)
-class StoreLoss:
-    """Journal that a lease ended without a counted result; the slice contributes nothing."""
-
-    board: int
-    slice: Slice
-    lease: int
-    verdict: Loss
-    reason: str
-
-
-@dataclass(frozen=True)
-class StoreEnergy:
-    """Journal a board's cumulative split."""
-
-    board: int
-    energy: Energy
-
-
-@dataclass(frozen=True)
-class StoreReady:
-    """Journal who a board is."""
-
-    board: int
-    ready: Ready
-    agent_pid: int
-    agent_version: str
-
-
-@dataclass(frozen=True)
-class Note:
-    """Journal an event, and say it when `loud`."""
-
-    kind: str
-    detail: str
-    board: int | None = None
-    loud: bool = True
-
-
-@dataclass(frozen=True)
-class FinishRound:
-    """Average, checkpoint, evaluate, journal; then answer RoundDone."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The run is over."""
-
-    ok: bool
-    reason: str
-
-
-Action = (
-    Send | StoreSlices | WriteUpload | StoreResult | StoreLoss | StoreEnergy | StoreReady | Note | FinishRound | Finish
-)  # fmt: skip
 
 
 @dataclass
@@ -271,6 +124,7 @@ class Board:
     session: Session | None = None
     agent_pid: int = 0
     agent_version: str = ""
+    chunk_bytes: int = CHUNK_CEILING  # of this session: neither side's limit is passed
     ready: Ready | None = None
     lease: Lease | None = None
     queue: deque[Slice] = field(default_factory=deque)
@@ -348,6 +202,7 @@ class RoundMachine:
         board = self.boards[event.board]
         board.session, board.ready, board.base, board.begun, board.energies_owed = event.session, None, "", False, 0
         board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
+        board.chunk_bytes = min(self.facts.chunk_bytes, event.chunk_max)
         board.since_s = now_s
         facts = self.facts
         self._send(
@@ -485,7 +340,7 @@ class RoundMachine:
             ),
         )  # fmt: skip
         if nbytes:
-            lease.sender = Sender(nbytes, facts.chunk_bytes, facts.credit_bytes)
+            lease.sender = Sender(nbytes, board.chunk_bytes, facts.credit_bytes)
             self._push(index)
 
     def _push(self, index: int) -> None:

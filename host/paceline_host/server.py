@@ -142,7 +142,7 @@ class Server:
     def _connected(self, name: str) -> None:
         session, hello = self._peers.session(name), self._peers.hello(name)
         if session is not None:
-            self._step(m.Connected(self._index[name], session, hello.pid, hello.agent_version))
+            self._step(m.Connected(self._index[name], session, hello.pid, hello.agent_version, hello.chunk_max))
 
     def _step(self, event: m.Event, arrival: Arrival | None = None) -> None:
         try:
@@ -159,7 +159,9 @@ class Server:
             self._send(action)
         elif isinstance(action, m.WriteUpload):
             assert arrival is not None
-            upload = self._uploads.setdefault(action.lease, bytearray(action.nbytes))
+            upload = self._uploads.get(action.lease)
+            if upload is None:
+                upload = self._uploads[action.lease] = bytearray(action.nbytes)
             upload[action.offset : action.offset + len(arrival.payload)] = arrival.payload
         else:
             self._record(action)

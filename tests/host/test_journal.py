@@ -167,7 +167,7 @@ BREAKS = [
     ("positions outside", "slice SET ranges = '[[0,0,80]]' WHERE slice = 0 AND round = 1", "no positions 0..79"),
     ("another base", "round SET base_sha256 = 'ff' WHERE round = 2", "not trained from the model that round 1"),
     ("joules that do not add up", "energy SET wait_uj = wait_uj + 1 WHERE round = 2 AND board = 0", "parts sum to"),
-    ("a part unknown", "energy SET other_uj = NULL WHERE round = 2 AND board = 0", "known only in part"),
+    ("a part unknown", "energy SET other_uj = NULL WHERE round = 2 AND board = 0", "a part is not"),
     ("a total that falls",
      "energy SET compute_uj = compute_uj - total_uj, total_uj = 0 WHERE round = 3 AND board = 0", "0 uJ in all, after"),
     ("a round missing", "round SET closed_s = NULL WHERE round = 2", "round 2 is missing"),

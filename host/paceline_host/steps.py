@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can happen to a run and what can be done about it: the vocabulary of the round machine. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.session import Session
+from paceline.wire import CHUNK_CEILING, Commit, Energy, Message, Ready, Result
+from paceline_host.regimes import Slice
+
+Loss = Literal["lost", "failed", "rejected"]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the machine needs to know of a run. `manifest_sha256` and `model_bytes` are the host's own, never a
+    board's.
+    """
+
+    run: str
+    regime: str
+    task: str
+    options: str
+    seed: int
+    rounds: int
+    budget: int
+    samples: int
+    batch: int
+    manifest_sha256: str
+    model_bytes: int
+    patience_s: float
+    start_s: float
+    chunk_bytes: int
+    credit_bytes: int
+    energy_needed: bool
+
+
+# Events -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A board has a session."""
+
+    board: int
+    session: Session
+    agent_pid: int = 0
+    agent_version: str = ""
+    chunk_max: int = CHUNK_CEILING
+
+
+@dataclass(frozen=True)
+class Said:
+    """A board's message, checked by its session."""
+
+    board: int
+    message: Message
+    payload_bytes: int
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A board's session ended."""
+
+    board: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class SlicesStored:
+    """The plan (or the re-dealt slices) is on disk."""
+
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
+class ResultStored:
+    """A contribution is verified and on disk."""
+
+    board: int
+    lease: int
+
+
+@dataclass(frozen=True)
+class ResultRefused:
+    """A contribution failed verification."""
+
+    board: int
+    lease: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """The round's model is averaged, checkpointed, evaluated and journaled."""
+
+    round: int
+    model_sha256: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the run now."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Connected | Said | Gone | SlicesStored | ResultStored | ResultRefused | RoundDone | Stop | Tick
+
+# Actions ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a message; `piece` names the bytes of the round's base model that go with it."""
+
+    board: int
+    message: Message
+    piece: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class StoreSlices:
+    """Put slices on disk, then answer SlicesStored. `first`: they are the plan of a round."""
+
+    slices: tuple[Slice, ...]
+    first: bool
+
+
+@dataclass(frozen=True)
+class WriteUpload:
+    """Put the event's payload at `offset` of the board's upload buffer, `nbytes` long in all."""
+
+    board: int
+    lease: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StoreResult:
+    """Verify and journal the board's upload, then answer ResultStored or ResultRefused."""
+
+    board: int
+    slice: Slice
+    result: Result
+    commit: Commit
+
+
+@dataclass(frozen=True)
+class StoreLoss:
+    """Journal that a lease ended without a counted result; the slice contributes nothing."""
+
+    board: int
+    slice: Slice
+    lease: int
+    verdict: Loss
+    reason: str
+
+
+@dataclass(frozen=True)
+class StoreEnergy:
+    """Journal a board's cumulative split."""
+
+    board: int
+    energy: Energy
+
+
+@dataclass(frozen=True)
+class StoreReady:
+    """Journal who a board is."""
+
+    board: int
+    ready: Ready
+    agent_pid: int
+    agent_version: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Journal an event, and say it when `loud`."""
+
+    kind: str
+    detail: str
+    board: int | None = None
+    loud: bool = True
+
+
+@dataclass(frozen=True)
+class FinishRound:
+    """Average, checkpoint, evaluate, journal; then answer RoundDone."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run is over."""
+
+    ok: bool
+    reason: str
+
+
+Action = (
+    Send | StoreSlices | WriteUpload | StoreResult | StoreLoss | StoreEnergy | StoreReady | Note | FinishRound | Finish
+)  # fmt: skip
