@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import PacelineError
 from paceline.tasks import Task
 from paceline_host import checkpoint, records
 from paceline_host import machine as m
@@ -90,7 +89,7 @@ class Store(threading.Thread):
                         self._outbox.put(event)
                     if done:
                         self._wake()
-        except (PacelineError, OSError, ValueError, MemoryError) as error:
+        except Exception as error:  # whatever it is, the run must not wait for a store that is gone
             self._outbox.put(StoreFailed(error))
             self._wake()
 
@@ -132,8 +131,9 @@ class Store(threading.Thread):
             late_us=result.late_us, update_sha256=commit.update_sha256, update_norm=verdict.norm_per_step,
             update_bytes=len(upload),
         )  # fmt: skip
-        self._journal.add_contributions([(row, upload)])
-        self._reducer.add(result.slice, result.samples, upload)
+        (fresh,) = self._journal.add_contributions([(row, upload)])
+        if fresh:  # a repeat is answered alike, and counted once
+            self._reducer.add(result.slice, result.samples, upload)
         return [m.ResultStored(board, result.lease)]
 
     def _loss(self, job: Job) -> list[StoreEvent]:
@@ -184,7 +184,7 @@ class Store(threading.Thread):
         self.model_sha256 = checkpoint.sha256(self.model)
         checkpoint.save(
             self._folder / "checkpoints" / f"round-{action.round:05d}.safetensors", self._task.manifest, self.model,
-            {"round": str(action.round), "run": self._run.run_id},
+            {"round": str(action.round), "run": self._run.run_id}, fsync=self._run.fsync,
         )  # fmt: skip
         began_s = time.perf_counter()
         quality = self._task.evaluate(self.model)

@@ -44,7 +44,10 @@ class Peer:
     def hear(self) -> c.Message | None:
         """Return the next message that is no edge and no progress; None: the trainer is gone."""
         while True:
-            data = self.end.recv(c.MESSAGE_BYTES)
+            try:
+                data = self.end.recv(c.MESSAGE_BYTES)
+            except ConnectionResetError:  # the end, when it died with unread messages
+                data = b""
             message = c.decode(data, c.FROM_TRAINER) if data else None
             if isinstance(message, c.Edge):
                 self.edges.append(message)
