@@ -8,6 +8,7 @@ One thread runs the loop and owns the link. Sessions outlive runs, so that a com
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -83,6 +84,7 @@ class Server:
         self._machine, self._planner, self._store, self._zero_s = machine, planner, store, zero_s
         self._outcome: Outcome | None = None
         self._uploads.clear()
+        self._dropped = self._count_dropped()
         for name in self._peers.connected():
             self._connected(name)
         while (outcome := self._turn()) is None:
@@ -178,9 +180,21 @@ class Server:
             allocate_s = self._planner.last_s
         elif isinstance(action, m.Note) and action.loud:
             self._say(action.detail)
+        elif isinstance(action, m.Finish):
+            self._record_dropped()
         self._jobs.append(Job(action, self._run_s(), upload, session, allocate_s))
         if isinstance(action, m.Finish):
             self._outcome = Outcome(action.ok, action.reason)
+
+    def _record_dropped(self) -> None:
+        """Say and journal how many messages of this run were refused, and for what."""
+        fresh = self._count_dropped() - self._dropped
+        if fresh:
+            counts = ", ".join(f"{number} {reason}" for reason, number in sorted(fresh.items()))
+            self._record(m.Note("dropped", f"messages dropped in this run: {counts}"))
+
+    def _count_dropped(self) -> Counter[str]:
+        return self._peers.dropped + Counter({"wrong-frames": self._link.dropped_frames})
 
     def _send(self, action: m.Send) -> None:
         name = self._names[action.board]
