@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline_host.figures import RunFigures, figures
+from paceline_host.journal import JOURNAL
 from paceline_host.records import PARTS
 from paceline_host.runs import run_folders
 
@@ -38,11 +39,12 @@ class Report:
 
     name: str
     runs: tuple[RunFigures, ...]
+    beside: tuple[RunFigures, ...] = ()  # runs of the same comparison that are not shown, only compared with
 
     def change(self, run: RunFigures) -> Change | None:
         """Compare a run with the reference; None when there is none, or the run is it."""
-        reference = next((r for r in self.runs if r.run.policy == REFERENCE), None)
-        if reference is None or run is reference:
+        reference = next((r for r in (*self.runs, *self.beside) if r.run.policy == REFERENCE), None)
+        if reference is None or run.run.policy == REFERENCE:
             return None
         for one in (reference, run):
             if one.late:
@@ -82,8 +84,19 @@ class Report:
 
 def load_report(folder: Path) -> Report:
     """Read all runs of a comparison's folder, or the one run that the folder is, in the order in which they ran."""
+    folder = folder.resolve()
     runs = [figures(path) for path in run_folders(folder)]
-    return Report(folder.resolve().name, tuple(sorted(runs, key=lambda run: run.run.started)))
+    beside: tuple[RunFigures, ...] = ()
+    sibling = folder.parent / REFERENCE
+    if (folder / JOURNAL).exists() and sibling != folder and (sibling / JOURNAL).exists():
+        reference = figures(sibling)
+        if _comparison(reference) == _comparison(runs[0]):
+            beside = (reference,)
+    return Report(folder.name, tuple(sorted(runs, key=lambda run: run.run.started)), beside)
+
+
+def _comparison(run: RunFigures) -> str:
+    return run.run.run_id.rpartition("/")[0]
 
 
 # The table ------------------------------------------------------------------------------------------------------------
@@ -93,7 +106,7 @@ def render(report: Report) -> str:
     """Return the report as text: one column a run, one row a figure."""
     runs = report.runs
     rows: list[tuple[str, list[str]]] = [("", [run.run.policy for run in runs])]
-    rows += [(name, [cell(report, run) for run in runs]) for name, cell in ROWS if _wanted(report, name)]
+    rows += [(name, [cell(report, run) for run in runs]) for name, cell in ROWS if wanted(report, name)]
     left = max(len(name) for name, _ in rows)
     widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(runs))]
     lines = [
@@ -101,7 +114,7 @@ def render(report: Report) -> str:
         for name, cells in rows
     ]
     lines.insert(1, "-" * max(len(line) for line in lines))
-    return "\n".join([*_title(report), "", *lines, *_notes(report)])
+    return "\n".join([*_title(report), "", *lines, *_wrapped(notes(report))])
 
 
 def _title(report: Report) -> list[str]:
@@ -115,7 +128,8 @@ def _title(report: Report) -> list[str]:
     return [text, f"data: {'; '.join(data)}"]
 
 
-def _wanted(report: Report, name: str) -> bool:
+def wanted(report: Report, name: str) -> bool:
+    """Return whether a row of ROWS says anything of these runs."""
     if name.lstrip().startswith("against"):
         return any(report.change(run) is not None for run in report.runs)
     if name.lstrip().startswith("closed form"):
@@ -196,34 +210,38 @@ ROWS: list[tuple[str, Callable[[Report, RunFigures], str]]] = [
 ]
 
 
-def _notes(report: Report) -> list[str]:
-    """Return what must be known to read the table rightly."""
-    notes = []
+def notes(report: Report) -> list[str]:
+    """Return what must be known to read the table rightly, a sentence each."""
+    found = []
     for run in report.runs:
         name = run.run.policy
         change = report.change(run)
         if run.late:
             worst, share = max(run.late.items(), key=lambda item: item[1])
-            notes.append(
+            found.append(
                 f"{name}: pace not held: {len(run.late)} of {len(run.boards)} boards were late in more than 5 % of "
                 f"their steps ({worst}: {100 * share:.1f} %); the machine is too slow or too busy for this fleet"
             )
         if change is not None and change.why_not:
-            notes.append(f"{name}: no percentages: {change.why_not}")
+            found.append(f"{name}: no percentages: {change.why_not}")
         if run.state != "finished":
-            notes.append(f"{name}: {run.state} after {len(run.rounds)} of {run.run.rounds} rounds")
+            found.append(f"{name}: {run.state} after {len(run.rounds)} of {run.run.rounds} rounds")
         if run.joules.unknown:
-            notes.append(f"{name}: joules unknown, wholly or for a time, on {', '.join(run.joules.unknown)}")
+            found.append(f"{name}: joules unknown, wholly or for a time, on {', '.join(run.joules.unknown)}")
         if run.voided:
-            notes.append(
+            found.append(
                 f"{name}: {run.voided} leases ended without a counted result; their samples were dealt out again"
             )
-        notes += [f"{name}: FAULT in the ledger: {fault}" for fault in run.faults]
+        found += [f"{name}: FAULT in the ledger: {fault}" for fault in run.faults]
     if len(report.runs) > 1:
-        notes.append("one seed: accuracies that differ by a fraction of a point do not differ")
+        found.append("one seed: accuracies that differ by a fraction of a point do not differ")
+    return list(dict.fromkeys(found))
+
+
+def _wrapped(sentences: Sequence[str]) -> list[str]:
     lines = []
-    for note in dict.fromkeys(notes):
-        lines += textwrap.wrap(note, WIDTH, initial_indent="- ", subsequent_indent="  ")
+    for sentence in sentences:
+        lines += textwrap.wrap(sentence, WIDTH, initial_indent="- ", subsequent_indent="  ")
     return ["", *lines] if lines else []
 
 

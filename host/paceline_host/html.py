@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as one file that needs nothing else: no network, no script. Says what `report` and `details` hold.
+
+What comes out of a journal becomes text through `markup`, and the file itself forbids scripts and loads.
+The same journals give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from paceline.errors import StorageError
+from paceline.version import VERSION
+from paceline_host import pictures
+from paceline_host.charts import COLOURS, swatch
+from paceline_host.details import BoardFigures, Details, details
+from paceline_host.figures import RunFigures
+from paceline_host.markup import Markup, join, table, tag
+from paceline_host.records import Run
+from paceline_host.report import ROWS, UNKNOWN, Report, notes, policies, wanted
+from paceline_host.style import STYLE
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+EVENTS_SHOWN = 300  # a phone must still open the page; the journal keeps them all
+ROUNDS_SHOWN = 1000
+
+
+def write_html(report: Report, path: Path) -> Path:
+    """Write the report of a comparison or of one run and return its path. Raises StorageError."""
+    found = [details(Path(run.folder)) for run in report.runs]
+    try:
+        path.write_text("<!DOCTYPE html>\n" + page(report, found) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path}: the report cannot be written: {error.strerror}") from None
+    return path
+
+
+def page(report: Report, found: Sequence[Details]) -> Markup:
+    """Return the whole document; found[i] are the details of report.runs[i]."""
+    name = _name(report)
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", f"{name}: paceline"),
+        tag("link", rel="icon", href="data:,"),
+        Markup(f"<style>{STYLE}</style>"),
+    )
+    several = len(report.runs) > 1
+    body = tag(
+        "body",
+        _header(report, name),
+        tag("main", _headline(report), _notes(report), pictures.section(report), _figures(report),
+            [_run(report, run, one, several) for run, one in zip(report.runs, found, strict=True)]),
+        tag("footer", tag("p", f"Written by paceline {VERSION} from the journals of its runs. Joules that are "
+            "modelled follow from declared watts and the time spent at them; measured ones come from a meter. "
+            "Makespan is the time from a committed plan to its last counted result; evaluation is left out.",
+            class_="soft")),
+    )  # fmt: skip
+    return tag("html", head, body, lang="en")
+
+
+def _name(report: Report) -> str:
+    return report.name if len(report.runs) > 1 else report.runs[0].run.run_id
+
+
+# Above the fold -------------------------------------------------------------------------------------------------------
+
+
+def _header(report: Report, name: str) -> Markup:
+    first = report.runs[0]
+    run = first.run
+    facts = (
+        f"{run.regime}, {run.task}, {run.rounds:,} rounds x {run.budget:,} samples, {len(first.boards):,} boards, "
+        f"seed {run.seed}"
+    )
+    data = "; ".join(sorted({one.run.data_label for one in report.runs}))
+    started = f"; started {run.started}" if run.started else ""
+    return tag("header", tag("h1", name), tag("p", facts, class_="soft"),
+               tag("p", f"data: {data}{started}", class_="soft"))  # fmt: skip
+
+
+def _headline(report: Report) -> Markup:
+    cards = [
+        _card(report, run, name, i)
+        for i, (run, name) in enumerate(zip(report.runs, policies(report.runs), strict=True))
+    ]
+    said = [_against_equal(report, run) for run in report.runs]
+    return join(said, tag("div", cards, class_="cards"), [_proof(report, run) for run in report.runs])
+
+
+def _against_equal(report: Report, run: RunFigures) -> Markup | None:
+    """Return the run's result in one sentence, or nothing where there is nothing to compare."""
+    change = report.change(run)
+    if change is None:
+        return None
+    who = tag("b", run.run.policy)
+    if change.makespan is None:
+        return tag("p", who, f": no percentages against equal: {change.why_not}.", class_="lede")
+    spent: list[object] = [tag("b", _less(change.makespan)), " time"]
+    if change.joules is None:
+        spent += [f"; no percentage of joules: {change.why_not.removeprefix('none for joules, which are ')}"]
+    else:
+        spent += [" and ", tag("b", _less(change.joules)), f" joules ({run.joules.label})"]
+    return tag("p", who, " against equal: ", spent, ", for the same number of samples.", class_="lede")
+
+
+def _less(value: float) -> str:
+    return f"{100 * abs(value):.1f} % {'less' if value < 0 else 'more'}"
+
+
+def _card(report: Report, run: RunFigures, name: str, index: int) -> Markup:
+    change = report.change(run)
+    joules = run.joules
+    total = UNKNOWN if joules.total_j is None else f"{'' if joules.complete else '≥ '}{joules.total_j:,.1f} J"
+    quality = "accuracy" if run.accuracy is not None else "loss"
+    value = f"{100 * run.accuracy:.2f} %" if run.accuracy is not None else _plain(run.loss, ".4f")
+    rows: list[tuple[str, str, str]] = [
+        ("makespan", _seconds(run.makespan_s), _signed(change.makespan, "time") if change else ""),
+        ("joules", total, "" if joules.total_j is None else joules.label),
+        ("", "", _signed(change.joules, "joules") if change else ""),
+        (quality, value, ""),
+        ("rounds", f"{len(run.rounds):,} of {run.run.rounds:,}", "" if run.state == "finished" else run.state),
+    ]
+    pairs = [
+        (tag("dt", what), tag("dd", tag("b", big) if big else None, tag("span", small) if small else None))
+        for what, big, small in rows
+        if big or small
+    ]
+    style = f"--c:var(--c{index % COLOURS})"
+    return tag("article", tag("h3", swatch(index), tag("span", name)), tag("dl", pairs), class_="card", style=style)
+
+
+def _signed(value: float | None, what: str) -> str:
+    return f"{what} against equal: not stated" if value is None else f"{100 * value:+.1f} % against equal"
+
+
+def _proof(report: Report, run: RunFigures) -> Markup:
+    """Return the line that says whether every sample was counted exactly once, and how that is known."""
+    who = f"{run.run.policy}: " if len(report.runs) > 1 else ""
+    if run.faults:
+        faults = tag("ul", [tag("li", fault) for fault in run.faults[:50]])
+        return tag("div", tag("b", f"✗ {who}the ledger has faults"), faults, class_="proof bad")
+    if not run.rounds:
+        return tag("p", tag("b", f"○ {who}no round is closed, nothing is counted yet"), class_="proof open")
+    return tag(
+        "p", tag("b", f"✓ {who}every sample counted exactly once"),
+        f": {run.samples:,} samples in {len(run.rounds):,} closed rounds of {run.run.budget:,}, added up from the "
+        "accepted results; no place of the stream is missing or double, and each round began from the model that "
+        "the one before it left.", class_="proof",
+    )  # fmt: skip
+
+
+def _notes(report: Report) -> Markup | None:
+    said = notes(report)
+    return tag("ul", [tag("li", one) for one in said], class_="notes") if said else None
+
+
+def _figures(report: Report) -> Markup:
+    rows = [
+        [tag("span", name.strip(), class_="sub") if name.startswith(" ") else name,
+         *(cell(report, run) for run in report.runs)]
+        for name, cell in ROWS
+        if wanted(report, name)
+    ]  # fmt: skip
+    return tag(
+        "section", tag("h2", "Figures"),
+        table("one column for each run; joules with their five-way split", ["", *policies(report.runs)], rows),
+    )  # fmt: skip
+
+
+# One run --------------------------------------------------------------------------------------------------------------
+
+
+def _run(report: Report, run: RunFigures, found: Details, several: bool) -> Markup:
+    name = policies(report.runs)[report.runs.index(run)]
+    return tag(
+        "section",
+        tag("h2", f"Run {name}" if several else "The run"),
+        tag("p", _energy_sentence(run), class_="soft"),
+        tag("h3", "Boards"),
+        _boards(run, found.boards),
+        tag("h3", "Events"),
+        _happenings(found),
+        _rounds(run),
+        _configuration(run),
+    )
+
+
+def _energy_sentence(run: RunFigures) -> str:
+    joules = run.joules
+    if joules.total_j is None:
+        return "The joules of this run are unknown: no board has readings."
+    coverage = "an unknown share" if joules.coverage is None else f"{100 * joules.coverage:.1f} %"
+    bound = "unknown" if joules.bound_j is None else f"± {joules.bound_j:.3g} J"
+    missing = f" Unknown, wholly or for a time, on {', '.join(joules.unknown)}." if joules.unknown else ""
+    return (
+        f"Joules are {joules.label}; readings cover {coverage} of the time; bound of the instruments: {bound}.{missing}"
+    )
+
+
+def _boards(run: RunFigures, boards: Sequence[BoardFigures]) -> Markup:
+    late = any(board.late for board in boards)
+    uncounted = any(board.uncounted for board in boards)
+    architecture = {
+        str(one.get("name")): str(one.get("architecture", "")) for one in run.run.declared.get("boards", ())
+    }
+    kinds = any(architecture.values())
+    columns = ["board", "samples", "share", "ms a sample", "mJ a sample", "joules, whole run", "joules from"]
+    columns += ["late steps"] * late + ["not counted"] * uncounted + ["architecture"] * kinds + ["agent"]
+    rows = []
+    for board in boards:
+        share = f"{100 * board.samples / run.samples:.1f} %" if run.samples else UNKNOWN
+        total = UNKNOWN if board.total_j is None else f"{'≥ ' if board.gaps else ''}{board.total_j:,.1f} J"
+        cells = [board.name, f"{board.samples:,}", share, _plain(board.seconds_per_sample, ",.3f", 1e3),
+                 _plain(board.joules_per_sample, ",.3f", 1e3), total, board.source or "no meter"]  # fmt: skip
+        cells += [UNKNOWN if board.late is None else f"{100 * board.late:.1f} %"] * late
+        cells += [f"{board.uncounted:,}"] * uncounted + [architecture.get(board.name, "")] * kinds
+        rows.append([*cells, board.version or UNKNOWN])
+    return table("seconds and joules a sample: of computing alone, counted work only", columns, rows)
+
+
+def _happenings(found: Details) -> Markup:
+    shown = found.happenings[:EVENTS_SHOWN]
+    if not shown:
+        return tag("p", "None: no board was lost, no update was refused.", class_="none")
+    rows = [
+        [f"{one.at_s:,.2f} s", one.kind, "" if one.round is None else one.round, one.board or "", one.text]
+        for one in shown
+    ]
+    more = len(found.happenings) - len(shown)
+    rest = tag("p", f"{more:,} more are in the journal.", class_="none") if more else None
+    return join(
+        table("seconds since the run began", ["at", "what", "round", "board", "said"], rows, numbers_from=9), rest
+    )
+
+
+def _rounds(run: RunFigures) -> Markup | None:
+    rows = [
+        [row.round, _seconds(row.makespan_s), _seconds(row.predicted_s), _plain(row.compute_cv, ".1f", 100, " %"),
+         _plain(row.joules, ",.1f", 1, " J"), _plain(row.accuracy, ".2f", 100, " %"), _plain(row.loss, ".4f"),
+         ", ".join(f"{name} {count:,}" for name, count in row.samples.items())]
+        for row in run.rounds[:ROUNDS_SHOWN]
+    ]  # fmt: skip
+    if not rows:
+        return None
+    columns = ["round", "makespan", "closed form", "CV of compute", "joules so far", "accuracy", "loss", "shares"]
+    more = len(run.rounds) - len(rows)
+    rest = tag("p", f"{more:,} more rounds are in the journal.", class_="none") if more else None
+    return tag("details", tag("summary", "Rounds, in numbers"),
+               table("what the charts show", columns, rows), rest)  # fmt: skip
+
+
+def _configuration(run: RunFigures) -> Markup:
+    left_out = {"options", "machine", "versions", "declared", "ended"}
+    facts: list[tuple[str, object]] = [
+        (f.name, getattr(run.run, f.name)) for f in fields(Run) if f.name not in left_out
+    ]
+    facts += _flat("task", run.run.options) + _flat("machine", run.run.machine) + _flat("version", run.run.versions)
+    if run.run.declared:
+        facts.append(("profile of the emulated fleet", run.run.declared.get("profile", UNKNOWN)))
+    facts.append(("state", run.state))
+    settings = Path(run.folder) / "run.toml"
+    try:
+        effective = join(tag("h3", "run.toml, the effective settings"),
+                         tag("pre", settings.read_text(encoding="utf-8", errors="replace"), tabindex=0))  # fmt: skip
+    except OSError:
+        effective = Markup()
+    return tag(
+        "details", tag("summary", "Configuration, versions, machine"),
+        table("as the journal keeps them", ["key", "value"], facts, numbers_from=9), effective,
+    )  # fmt: skip
+
+
+def _flat(prefix: str, values: Mapping[str, object]) -> list[tuple[str, object]]:
+    return [(f"{prefix}: {key}", str(value)) for key, value in values.items()]
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
+
+
+def _plain(value: float | None, digits: str, times: float = 1.0, unit: str = "") -> str:
+    return UNKNOWN if value is None else f"{value * times:{digits}}{unit}"
