@@ -2,8 +2,19 @@
 """The library: who gets how many samples, from measured seconds and joules. Imports neither numpy nor torch."""
 
 from paceline.controller import Controller, Flags
-from paceline.core import allocate, permutation
+from paceline.core import allocate, batch_schedule, permutation
 from paceline.errors import CoreError, PacelineError
+from paceline.sampler import GlobalSampler
 from paceline.version import VERSION as __version__
 
-__all__ = ["Controller", "CoreError", "Flags", "PacelineError", "__version__", "allocate", "permutation"]
+__all__ = [
+    "Controller",
+    "CoreError",
+    "Flags",
+    "GlobalSampler",
+    "PacelineError",
+    "__version__",
+    "allocate",
+    "batch_schedule",
+    "permutation",
+]

@@ -26,6 +26,7 @@ _SENTENCES = {
     lib.PL_ERR_ROOM: "the memory handed over is too small",
     lib.PL_ERR_STATE: "the saved state is damaged, cut short or of another version",
     lib.PL_ERR_ORDER: "readings must follow each other in time; this one is not after the last, or absurdly far ahead",
+    lib.PL_ERR_TOTAL: f"the pools must sum to no more than {U32_MAX} samples",
     lib.PL_ERR_KIND: "one integrator takes one kind of reading only (interval, point or counter)",
 }
 
@@ -313,6 +314,139 @@ _FLAGS = {
     "energy_unknown": lib.PL_FLAG_ENERGY_UNKNOWN,
     "report_held": lib.PL_FLAG_REPORT_HELD,
 }
+
+
+# Sampler, schedule
+
+
+class SamplerHandle:
+    """Memory and calls of a pl_sampler, with the buffers of its draws."""
+
+    def __init__(self) -> None:
+        self._s = ffi.new("pl_sampler *")
+        self._tree = ffi.new("uint32_t[]", 1)
+        self._batch = 0
+        self._ids, self._counts = ffi.new("uint32_t[]", 1), ffi.new("uint32_t[]", 1)
+        self._n_ids = ffi.new("uint32_t *")
+
+    @classmethod
+    def init(cls, counts: Iterable[int], seed: int, epoch: int) -> SamplerHandle:
+        """Make a sampler over pools of these counts, at step 0."""
+        self = cls()
+        pools, n = _words(counts, "counts")
+        seed, epoch = _unsigned(seed, "seed", U64_MAX), _unsigned(epoch, "epoch")
+        self._tree = ffi.new("uint32_t[]", max(n, 1))
+        _check(lib.pl_sampler_init(self._s, seed, epoch, n, pools, len(self._tree), self._tree), "GlobalSampler")
+        return self
+
+    @classmethod
+    def load(cls, state: bytes) -> SamplerHandle:
+        """Make a sampler from what save() returned."""
+        self = cls()
+        n, data = ffi.new("uint32_t *"), ffi.from_buffer("uint8_t[]", state)
+        _check(lib.pl_sampler_shape(data, len(state), n), "GlobalSampler state")
+        self._tree = ffi.new("uint32_t[]", max(n[0], 1))
+        status = lib.pl_sampler_load(self._s, data, len(state), len(self._tree), self._tree)
+        _check(status, "GlobalSampler state")
+        return self
+
+    def save(self) -> bytes:
+        """Return the state; draws that are neither committed nor void are missing from it."""
+        out = ffi.new("uint8_t[]", lib.pl_sampler_size(self._s))
+        _check(lib.pl_sampler_save(self._s, out, len(out)), "GlobalSampler state")
+        return bytes(ffi.buffer(out))
+
+    def _client(self, k: int) -> int:
+        if not 0 <= k < self._s.n:
+            raise CoreError(f"there is no client {k}; this sampler has {self._s.n} of them, counted from 0")
+        return k
+
+    def draw(self, batch: int) -> tuple[list[int], list[int]]:
+        """Draw the step; returns clients in increasing order and how many samples of each."""
+        if batch > self._batch:
+            self._batch = _unsigned(batch, "batch")
+            self._ids, self._counts = ffi.new("uint32_t[]", batch), ffi.new("uint32_t[]", batch)
+        lib.pl_sampler_draw(self._s, batch, self._ids, self._counts, self._n_ids)
+        n = self._n_ids[0]
+        return ffi.unpack(self._ids, n), ffi.unpack(self._counts, n)
+
+    def commit(self) -> None:
+        lib.pl_sampler_commit(self._s)
+
+    def void(self, ids: list[int], counts: list[int]) -> None:
+        """Give the draws of the step back; the next draw of it takes other words."""
+        _check(lib.pl_sampler_void(self._s, len(ids), ids, counts), "void")
+
+    def skip(self, steps: int, batch: int) -> None:
+        """Draw and commit steps without telling what came."""
+        lib.pl_sampler_skip(self._s, _unsigned(steps, "step"), _unsigned(batch, "batch"))
+
+    def count(self, k: int) -> int:
+        return int(lib.pl_sampler_count(self._s, self._client(k)))
+
+    def counts(self) -> array[int]:
+        """Return what each client has left."""
+        out = array("I", bytes(4 * self._s.n))
+        lib.pl_sampler_counts(self._s, ffi.from_buffer("uint32_t[]", out, require_writable=True))
+        return out
+
+    def set_count(self, k: int, count: int) -> None:
+        _check(lib.pl_sampler_set_count(self._s, self._client(k), _unsigned(count, "count")), f"client {k}")
+
+    def add(self, count: int) -> int:
+        """Add a client; returns its index."""
+        count = _unsigned(count, "count")
+        if self._s.n == self._s.room:
+            tree = ffi.new("uint32_t[]", 2 * len(self._tree))
+            ffi.memmove(tree, self._tree, ffi.sizeof(self._tree))
+            self._tree, self._s.tree, self._s.room = tree, tree, len(tree)
+        _check(lib.pl_sampler_add(self._s, count), "add")
+        return int(self._s.n) - 1
+
+    @property
+    def total(self) -> int:
+        return int(self._s.total)
+
+    @property
+    def n(self) -> int:
+        return int(self._s.n)
+
+    @property
+    def seed(self) -> int:
+        return int(self._s.seed)
+
+    @property
+    def epoch(self) -> int:
+        return int(self._s.epoch)
+
+    @property
+    def step(self) -> int:
+        return int(self._s.step)
+
+    @property
+    def redraw(self) -> int:
+        return int(self._s.redraw)
+
+
+def batch_schedule(shares: Iterable[int], steps: int, minimum: int = 1) -> list[list[int]]:
+    """Return steps x ranks batch sizes: each rank's and each step's are the floor or the ceiling of their mean.
+
+    Every rank takes part in every step with at least `minimum` samples (0: may pause). CoreError names the most steps
+    that the shares allow.
+    """
+    places, n = _words(shares, "shares")
+    steps = _unsigned(steps, "steps")
+    batches, most = ffi.new("uint32_t[]", n * steps), ffi.new("uint32_t *")
+    status = lib.pl_schedule(n, places, steps, _unsigned(minimum, "minimum"), batches, most)
+    if status == lib.PL_ERR_STEPS:
+        raise CoreError(
+            f"batch_schedule: the smallest share, {min(places)}, does not give {minimum} a step over {steps} steps; "
+            f"these shares allow {most[0]} steps at most"
+        )
+    if status == lib.PL_ERR_ARGUMENT:
+        raise CoreError(f"batch_schedule: expected at least one share and one step, got {n} and {steps}")
+    flat = ffi.unpack(batches, n * steps)
+    return [flat[start : start + n] for start in range(0, n * steps, n)]
 
 
 # Energy

@@ -37,7 +37,9 @@ enum pl_status {
     PL_ERR_ORDER = -8,     /* a reading that is not after the last one, or further ahead than PL_SPAN_MAX_US */
     PL_ERR_KIND = -9,      /* an integrator is fed with one kind of reading only */
     PL_ERR_NOT_FINAL = -10, /* no reading at or after the window's end yet: ask again */
-    PL_ERR_FORGOTTEN = -11  /* the window begins before the oldest knot that is still kept */
+    PL_ERR_FORGOTTEN = -11,  /* the window begins before the oldest knot that is still kept */
+    PL_ERR_TOTAL = -12, /* the pools sum to more than UINT32_MAX */
+    PL_ERR_STEPS = -13  /* a share is too small for so many steps */
 };
 
 /* Random words ---------------------------------------------------------------------------------------------------- */
@@ -221,6 +223,72 @@ int pl_controller_save(const pl_controller *c, uint8_t out[], uint64_t size);
 int pl_controller_shape(const uint8_t in[], uint64_t size, uint32_t *n, uint32_t *n_groups);
 int pl_controller_load(pl_controller *c, const uint8_t in[], uint64_t size, uint32_t room,
                        pl_participant participants[], pl_seat seats[], pl_group groups[]);
+
+/* Sampler --------------------------------------------------------------------------------------------------------- */
+
+/* K pools of samples; a step draws from all of them without replacement, each client with probability (what it has
+ * left) / (what all have left), so a step's counts are exactly multivariate hypergeometric and an epoch uses each sample
+ * once. Draw i of a step takes r = pl_rng_below(total - i) of the stream (seed, PL_PURPOSE_SAMPLER + 256 * redraw,
+ * epoch, step); the client is the one in whose cumulative range r falls, clients by index, and its pool falls by one at
+ * once. So every data structure gives the same schedule. */
+typedef struct pl_sampler {
+    uint32_t *tree; /* Fenwick tree of what is left; the caller's, 4 bytes a client */
+    uint32_t n;
+    uint32_t room; /* length of tree */
+    uint32_t total; /* what is left in all */
+    uint64_t seed;
+    uint32_t epoch;
+    uint32_t step;   /* the next to be drawn, or the one drawn and not yet committed */
+    uint32_t redraw; /* how often this step has been void, below 2^24 */
+} pl_sampler;
+
+/* Make a sampler over pools of counts[n], at step 0 of the epoch. tree[room], room >= n >= 0. */
+int pl_sampler_init(pl_sampler *s, uint64_t seed, uint32_t epoch, uint32_t n, const uint32_t counts[], uint32_t room,
+                    uint32_t tree[]);
+
+/* Draw the step's samples: n_ids clients in increasing order with how many of each. ids and counts have room for `batch`.
+ * Fewer than batch are drawn only where fewer are left. The step is not over: commit it, or give it back. */
+void pl_sampler_draw(pl_sampler *s, uint32_t batch, uint32_t ids[], uint32_t counts[], uint32_t *n_ids);
+
+/* The step is done: on to the next one. */
+void pl_sampler_commit(pl_sampler *s);
+
+/* The step is void: its draws (as they came from pl_sampler_draw) go back, and it will be drawn anew with other words;
+ * the same words would favour the clients that are still there. */
+int pl_sampler_void(pl_sampler *s, uint32_t n_ids, const uint32_t ids[], const uint32_t counts[]);
+
+/* Draw and commit `steps` steps without telling what came. */
+void pl_sampler_skip(pl_sampler *s, uint32_t steps, uint32_t batch);
+
+/* What client k has left; 0 where there is no such client. pl_sampler_counts: counts[n] of all, in O(n). */
+uint32_t pl_sampler_count(const pl_sampler *s, uint32_t k);
+void pl_sampler_counts(const pl_sampler *s, uint32_t counts[]);
+
+/* Let client k have `count` left, in O(log n): 0 removes it, and what it had before brings it back. */
+int pl_sampler_set_count(pl_sampler *s, uint32_t k, uint32_t count);
+
+/* Add a client with `count` samples, as index s->n. PL_ERR_ROOM: copy the tree to a longer one and set both fields. */
+int pl_sampler_add(pl_sampler *s, uint32_t count);
+
+/* Write the state as bytes that mean the same on every machine; a drawn step must be committed or void before.
+ * pl_sampler_size: how many. pl_sampler_shape: n of such bytes. */
+uint64_t pl_sampler_size(const pl_sampler *s);
+int pl_sampler_save(const pl_sampler *s, uint8_t out[], uint64_t size);
+int pl_sampler_shape(const uint8_t in[], uint64_t size, uint32_t *n);
+int pl_sampler_load(pl_sampler *s, const uint8_t in[], uint64_t size, uint32_t room, uint32_t tree[]);
+
+/* Schedule -------------------------------------------------------------------------------------------------------- */
+
+/* The round's places are numbered rank by rank and place j belongs to step j mod steps. So a rank's batches, and the
+ * sums of a step, are each the floor or the ceiling of their mean, and no rank skips a step. */
+
+/* The batch of one rank at one step: `before` is the sum of the shares of the ranks before it. steps > 0. */
+uint32_t pl_schedule_batch(uint64_t before, uint32_t share, uint32_t steps, uint32_t step);
+
+/* Write batches[steps * n], the batches of step 0, of step 1, ... shares[n]; minimum: of each batch; 0 is allowed.
+ * PL_ERR_STEPS: a share is below steps * minimum; *most is the greatest number of steps the shares allow (may be NULL). */
+int pl_schedule(uint32_t n, const uint32_t shares[], uint32_t steps, uint32_t minimum, uint32_t batches[],
+                uint32_t *most);
 
 /* Energy ---------------------------------------------------------------------------------------------------------- */
 

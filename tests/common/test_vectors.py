@@ -98,3 +98,32 @@ def test_windows_are_the_replicas() -> None:
             else:
                 with pytest.raises(CoreError):
                     feed(*given)
+
+
+def test_draws_are_the_replicas() -> None:
+    handle = core.SamplerHandle.init([], 0, 0)
+    for op, a, b, total, n_ids, ids, counts in read("sampler"):
+        if op == 0:
+            handle = core.SamplerHandle.init([], a, b)
+        elif op == 1:
+            assert handle.draw(a) == (ids[:n_ids], counts[:n_ids])
+        elif op == 2:
+            handle.commit()
+        elif op == 3:
+            handle.void(ids[:n_ids], counts[:n_ids])
+        elif op == 4:
+            handle.set_count(a, b)
+        elif op == 5:
+            handle.add(a)
+        elif op == 6:
+            for k in range(a):
+                handle.add(k * k % b)
+        else:
+            handle.skip(b, a)
+        assert handle.total == total
+
+
+def test_schedules_are_the_replicas() -> None:
+    for n, steps, shares, batches in read("schedule"):
+        table = core.batch_schedule(shares[:n], steps, 0)
+        assert [batch for row in table for batch in row] == batches[: n * steps]

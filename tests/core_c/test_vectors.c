@@ -211,6 +211,115 @@ static void controllers(void) {
     CHECK(number == LENGTH(ROUNDS), "every round was run", number);
 }
 
+/* Sampler --------------------------------------------------------------------------------------------------------- */
+
+enum { CLIENTS = 1000, IDS = 24, BATCH = 128 };
+
+static const struct {
+    uint32_t op;
+    uint64_t a;
+    uint32_t b, total, n_ids, ids[IDS], counts[IDS];
+} SAMPLER[] = {
+#include "../vectors/sampler.inc"
+};
+
+static pl_sampler sampler;
+static uint32_t tree[CLIENTS], pools[CLIENTS], ids[BATCH], counts[BATCH];
+
+static void draw(uint32_t batch, unsigned i) {
+    uint32_t n_ids = 0;
+    pl_sampler_draw(&sampler, batch, ids, counts, &n_ids);
+    CHECK(n_ids == SAMPLER[i].n_ids, "as many clients are drawn as the replica drew", i);
+    for (uint32_t k = 0; k < n_ids; k++) {
+        CHECK(ids[k] == SAMPLER[i].ids[k] && counts[k] == SAMPLER[i].counts[k], "the draws are the replica's", i);
+    }
+}
+
+static void many(uint32_t n, uint32_t modulus) {
+    for (uint32_t k = 0; k < n; k++) {
+        pools[k] = k * k % modulus;
+    }
+    CHECK(pl_sampler_init(&sampler, sampler.seed, sampler.epoch, n, pools, CLIENTS, tree) == PL_OK, "a thousand pools",
+          n);
+}
+
+/* CRC of the ids and counts of many steps. */
+static uint32_t digest(uint32_t batch, uint32_t steps) {
+    uint32_t crc = 0xFFFFFFFFu;
+    for (uint32_t step = 0; step < steps; step++) {
+        uint32_t n_ids = 0;
+        pl_sampler_draw(&sampler, batch, ids, counts, &n_ids);
+        for (uint32_t k = 0; k < 2 * n_ids; k++) {
+            crc = crc32(crc, k < n_ids ? ids[k] : counts[k - n_ids]);
+        }
+        pl_sampler_commit(&sampler);
+    }
+    return ~crc;
+}
+
+/* Save, forget, load: every step of a script goes on from its own saved bytes. */
+static void reload(unsigned i) {
+    static uint8_t bytes[512];
+    uint64_t size = pl_sampler_size(&sampler);
+    if (size <= sizeof bytes) {
+        CHECK(pl_sampler_save(&sampler, bytes, size) == PL_OK, "the sampler is saved", i);
+        CHECK(pl_sampler_load(&sampler, bytes, size, CLIENTS, tree) == PL_OK, "the saved bytes are read back", i);
+    }
+}
+
+static void samplers(void) {
+    for (unsigned i = 0; i < LENGTH(SAMPLER); i++) {
+        uint32_t a = (uint32_t)SAMPLER[i].a, b = SAMPLER[i].b;
+        int status = PL_OK;
+        switch (SAMPLER[i].op) {
+        case 0:
+            status = pl_sampler_init(&sampler, SAMPLER[i].a, b, 0, pools, CLIENTS, tree);
+            break;
+        case 1:
+            draw(a, i);
+            break;
+        case 2:
+            pl_sampler_commit(&sampler);
+            reload(i);
+            break;
+        case 3:
+            status = pl_sampler_void(&sampler, SAMPLER[i].n_ids, SAMPLER[i].ids, SAMPLER[i].counts);
+            reload(i);
+            break;
+        case 4:
+            status = pl_sampler_set_count(&sampler, a, b);
+            break;
+        case 5:
+            status = pl_sampler_add(&sampler, a);
+            break;
+        case 6:
+            many(a, b);
+            break;
+        default:
+            CHECK(digest(a, b) == SAMPLER[i].n_ids, "many draws are the replica's", i);
+        }
+        CHECK(status == PL_OK && sampler.total == SAMPLER[i].total, "the pool is the replica's", i);
+    }
+}
+
+/* Schedule -------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    uint32_t n, steps, shares[8], batches[96];
+} SCHEDULE[] = {
+#include "../vectors/schedule.inc"
+};
+
+static void schedules(void) {
+    for (unsigned i = 0; i < LENGTH(SCHEDULE); i++) {
+        uint32_t batches[96], n = SCHEDULE[i].n, steps = SCHEDULE[i].steps;
+        CHECK(pl_schedule(n, SCHEDULE[i].shares, steps, 0, batches, (uint32_t *)0) == PL_OK, "a schedule is made", i);
+        for (uint32_t k = 0; k < n * steps; k++) {
+            CHECK(batches[k] == SCHEDULE[i].batches[k], "the batches are the replica's", i);
+        }
+    }
+}
+
 /* Energy ---------------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -260,6 +369,8 @@ int main(void) {
     permutations();
     allocations();
     controllers();
+    samplers();
+    schedules();
     energies();
     return verdict("vectors");
 }
