@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from paceline import machine as m
@@ -18,14 +19,17 @@ from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
 from paceline_agent.ledger import Ledger, Split, Tally
 from paceline_agent.metering import MeterThread
-from paceline_agent.meters import MeterSettings, open_meter
+from paceline_agent.meters import Meter, MeterSettings, open_meter
 
 
 class Joules:
     """Context manager: the meter runs inside it. `source` labels every joule; `known` is False without a meter."""
 
-    def __init__(self, settings: MeterSettings) -> None:
+    def __init__(
+        self, settings: MeterSettings, opened: Callable[[MeterSettings, int], Meter | None] = open_meter
+    ) -> None:
         self._settings = settings
+        self._opened = opened
         self.source: str = settings.source
         self.known = settings.source != "none"
         self._ledger: Ledger | None = None
@@ -35,7 +39,7 @@ class Joules:
         self._lone_pipe: tuple[int, int] | None = None
 
     def __enter__(self) -> Joules:
-        meter = open_meter(self._settings, _now_us())
+        meter = self._opened(self._settings, _now_us())
         if meter is None:
             self._lone_pipe = os.pipe()
             return self
@@ -116,7 +120,8 @@ class Joules:
         if self._integrator is None:
             answers = self._ledger.settle(_now_us(), None)
         else:
-            answers = self._ledger.settle(self._integrator.final_us or 0, self._window)
+            final_us = self._integrator.final_us or 0
+            answers = self._ledger.settle(_now_us() if self._is_down() else final_us, self._window)
         events: list[m.Event] = []
         for lease in self._take_measuring():
             tally = self._ledger.computed(lease)
@@ -129,10 +134,15 @@ class Joules:
 
     def _window(self, t0_us: int, t1_us: int) -> Energy | None:
         assert self._integrator is not None
+        unknown = Energy(None, t0_us, t1_us, 0, 0, 0, ("unknown",))
         try:
-            return self._integrator.window(t0_us, t1_us)
+            energy = self._integrator.window(t0_us, t1_us)
         except LookupError:  # the loop was blocked for longer than the integrator remembers
-            return Energy(None, t0_us, t1_us, 0, 0, 0, ("unknown",))
+            return unknown
+        return unknown if energy is None and self._is_down() else energy
+
+    def _is_down(self) -> bool:
+        return self._thread is not None and self._thread.down
 
     def _take_measuring(self) -> list[int]:
         taken, self._measuring = self._measuring, []

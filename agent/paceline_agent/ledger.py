@@ -17,6 +17,9 @@ from paceline.energy import Energy
 CATEGORIES = ("compute", "wait", "transfer", "wasted", "other")
 FLAGS = {"unknown": 1, "gap": 2, "reset": 4}  # bits of the flags that travel
 
+LATE_US = 1_000_000  # the present is settled this far behind, so that an edge heard late still finds its own time
+VERDICTS = 16  # leases whose verdict may still come; a board holds one at a time
+
 Window = Callable[[int, int], Energy | None]  # of an integrator
 
 
@@ -70,8 +73,10 @@ class _Segment:
 
 
 class Ledger:
-    """Open at `t_us` with time spent on "other". Marks come in order; one that is older than the last counts from
-    there.
+    """Open at `t_us` with time spent on "other".
+
+    The mark that comes last tells best: it supersedes what was marked from its time on, so the trainer's edge wins over
+    a younger mark that was heard before it. What is settled stays settled: a mark older than that counts from there.
     """
 
     def __init__(self, t_us: int) -> None:
@@ -83,11 +88,13 @@ class Ledger:
         self._asked: deque[tuple[int, object]] = deque()
 
     def mark(self, t_us: int, category: str, lease: int = 0) -> None:
-        """From t_us on time is spent on `category`; compute is spent for a lease."""
+        """From t_us on time is spent on `category`, compute for a lease; no time after t_us keeps an older mark."""
         if category not in CATEGORIES:
             raise ValueError(f"no such category: {category!r}")
-        latest_us = max(self._segments[-1].begin_us, self._settled_us)
-        self._segments.append(_Segment(max(t_us, latest_us), category, lease))
+        begin_us = max(t_us, self._settled_us)
+        while len(self._segments) > 1 and self._segments[-1].begin_us >= begin_us:
+            self._segments.pop()
+        self._segments.append(_Segment(begin_us, category, lease))
 
     def void(self, lease: int) -> None:
         """What was, and what will still be, computed under this lease is wasted."""
@@ -101,18 +108,22 @@ class Ledger:
         self._asked.append((max(t_us, self._settled_us), key))
 
     def computed(self, lease: int) -> Tally | None:
-        """Return the compute energy of a lease once all of it is final, None before."""
+        """Return the compute energy of a lease once all of it is final, None before; unknown if it never computed."""
         if any(segment.lease == lease and segment.category == "compute" for segment in self._segments):
             return None
-        return self._leases.get(lease, Tally())
+        return self._leases.get(lease) or Tally(None, flags=FLAGS["unknown"])
 
     def settle(self, final_us: int, window: Window | None) -> list[tuple[object, Split]]:
-        """Attribute everything up to final_us; return what was asked for. `window` None: there is no meter."""
+        """Attribute what can be up to final_us; return what was asked for. `window` None: there is no meter.
+
+        That is all up to the last mark and up to what was asked for, and of the present what lies LATE_US back.
+        """
         answers: list[tuple[object, Split]] = []
         while True:
             segment = self._segments[0]
             end_us = self._segments[1].begin_us if len(self._segments) > 1 else None
-            stop_us = min([final_us, *([end_us] if end_us is not None else []), *(t for t, _ in self._asked)])
+            due_us = [*([end_us] if end_us is not None else []), *(t_us for t_us, _ in self._asked)]
+            stop_us = min(final_us, *due_us) if due_us else final_us - LATE_US
             if stop_us > self._settled_us:
                 energy = window(self._settled_us, stop_us) if window is not None else None
                 if window is not None and energy is None:
@@ -143,8 +154,6 @@ class Ledger:
             return self._settled[segment.category]
         if segment.lease in self._void:
             return self._settled["wasted"]
-        if segment.lease not in self._leases:  # the verdict on an older one was given before: its compute stays compute
-            for lease in list(self._leases):
-                self._settled["compute"].absorb(self._leases.pop(lease))
-            self._leases[segment.lease] = Tally()
-        return self._leases[segment.lease]
+        if len(self._leases) > VERDICTS:  # nobody judges the oldest any more: its compute stays compute
+            self._settled["compute"].absorb(self._leases.pop(next(iter(self._leases))))
+        return self._leases.setdefault(segment.lease, Tally())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The meter's thread: reads a source every period and hands the readings over. Integrates nothing, decides nothing.
 
-A source that fails is tried again every period; meanwhile there are no readings, which the integrator sees as a gap.
+A source that fails, in whatever way, is tried again every period and the thread lives on; meanwhile there are no
+readings, which the integrator sees as a gap.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import time
 from contextlib import suppress
 
 from paceline_agent.meters import Meter, MeterError, Reading
+
+DOWN_READS = 10  # so many failed reads in a row, a second by default, and nobody waits for the source any more
+STOP_S = 5.0  # a read that hangs longer is left behind
 
 
 class MeterThread:
@@ -28,12 +32,18 @@ class MeterThread:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self.trouble = ""  # why there are no readings at present
+        self._failures = 0  # in a row
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
         self._thread.start()
 
     def fileno(self) -> int:
         """Return the descriptor to poll."""
         return self._wake_read
+
+    @property
+    def down(self) -> bool:
+        """Whether the source has failed for so long that what it has not read is unknown."""
+        return self._failures >= DOWN_READS
 
     def read_now(self) -> None:
         """Read at once, so that a window that has just ended can be closed."""
@@ -53,7 +63,9 @@ class MeterThread:
         """End the thread and give the source back."""
         self._ending = True
         self._now.set()
-        self._thread.join()
+        self._thread.join(STOP_S)
+        if self._thread.is_alive():  # it may still use the source and the pipe; both end with the process
+            return
         self._meter.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -67,12 +79,13 @@ class MeterThread:
     def _read(self) -> None:
         try:
             readings = self._meter.read(time.monotonic_ns() // 1000)
-        except (MeterError, OSError) as error:
-            if self.trouble != str(error):
-                self.trouble = str(error)
-                self._wake()
+        except Exception as error:
+            known = isinstance(error, (MeterError, OSError))  # anything else is a bug, which must not end the metering
+            self.trouble = str(error) if known else f"{type(error).__name__}: {error}"
+            self._failures += 1
+            self._wake()
             return
-        self.trouble = ""
+        self.trouble, self._failures = "", 0
         for reading in readings:
             self._readings.put(reading)
         if readings:

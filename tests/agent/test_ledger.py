@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.energy import Energy, EnergyIntegrator
-from paceline_agent.ledger import CATEGORIES, Ledger, Split
+from paceline_agent.ledger import CATEGORIES, LATE_US, Ledger, Split, Tally
 
 PERIOD_US = 100_000
 
@@ -112,14 +115,124 @@ def test_a_leases_energy_is_told_only_when_it_is_final() -> None:
     assert (tally.energy_uj, tally.span_us, tally.covered_us) == (1_000_000, 250_000, 250_000)
 
 
-def test_a_mark_that_is_older_than_the_last_counts_from_there() -> None:
+def test_a_late_edge_wins_over_a_younger_mark_that_was_heard_before_it() -> None:
     ledger = Ledger(0)
     ledger.mark(300_000, "transfer")
-    ledger.mark(200_000, "compute", 1)  # the edge was late: no time runs backwards
+    ledger.mark(200_000, "compute", 1)
     ledger.mark(400_000, "wait")
+    ledger.ask(500_000, None)
+    ((_, split),) = settle(ledger, constant(1_000_000, 500_000))
+    assert split.parts_uj == {"other": 200_000, "transfer": 0, "compute": 200_000, "wait": 100_000, "wasted": 0}
+
+
+def test_an_edge_that_is_older_than_the_last_reading_finds_its_own_time() -> None:
+    ledger = Ledger(0)
+    ledger.mark(100_000, "transfer")
+    settle(ledger, constant(1_000_000, 300_000))
+    ledger.mark(299_000, "compute", 1)
+    ledger.mark(800_000, "transfer")
+    settle(ledger, constant(1_000_000, 800_000))
+    tally = ledger.computed(1)
+    assert tally is not None
+    assert (tally.energy_uj, tally.span_us) == (501_000, 501_000)
+
+
+def test_an_edge_that_is_older_than_an_answer_counts_from_there() -> None:
+    ledger = Ledger(0)
+    ledger.ask(300_000, "told")
+    settle(ledger, constant(1_000_000, 300_000))
+    ledger.mark(200_000, "compute", 1)
+    ledger.ask(500_000, "end")
+    ((_, split),) = settle(ledger, constant(1_000_000, 500_000))
+    assert split.parts_uj["other"] == 300_000
+    assert split.parts_uj["compute"] == 200_000
+
+
+UNIT_US = 50_000
+LATE = LATE_US // UNIT_US
+UNITS = 4 * LATE
+acts = st.lists(
+    st.tuples(st.sampled_from(["mark", "mark", "settle", "ask"]), st.integers(0, UNITS), st.sampled_from(CATEGORIES)),
+    max_size=40,
+)
+
+
+@given(acts=acts, seed=st.integers(0, 10**6))
+def test_marks_in_any_order_cut_the_window_as_a_table_of_moments_would(
+    acts: list[tuple[str, int, str]], seed: int
+) -> None:
+    """The oracle keeps a category for every unit of time, and the same power is drawn in each of them."""
+    rng = random.Random(seed)
+    power_uw = [20 * rng.randint(0, 10**6) for _ in range(UNITS)]  # a unit takes whole microjoules
+    integrator = EnergyIntegrator(UNIT_US)
+    for unit, power in enumerate(power_uw):
+        integrator.add_interval(unit * UNIT_US, (unit + 1) * UNIT_US, power)
+
+    def energy_uj(units: Iterable[int]) -> int:
+        return sum(power_uw[unit] // 20 for unit in units)
+
+    ledger, table, settled, marked, asked, told = Ledger(0), ["other"] * UNITS, 0, 0, 0, 0
+    for act, unit, category in [*acts, ("ask", UNITS, ""), ("settle", UNITS, "")]:
+        if act == "mark":
+            marked = max(unit, settled)
+            table[marked:] = [category] * (UNITS - marked)
+            ledger.mark(unit * UNIT_US, category, 1)
+        elif act == "ask":
+            asked = max(asked, unit)  # questions come in order
+            ledger.ask(asked * UNIT_US, asked)
+        else:
+            for key, split in ledger.settle(unit * UNIT_US, integrator.window):
+                assert isinstance(key, int)
+                told, upto = told + 1, max(key, settled)
+                for part in CATEGORIES:
+                    spent = [u for u in range(upto) if table[u] == part]
+                    assert split.parts_uj[part] == energy_uj(spent)
+                assert split.total.energy_uj == energy_uj(range(upto)) == parts_sum(split)
+                assert split.total.span_us == upto * UNIT_US
+            due = min(unit, max(marked, asked if asked > settled else 0))
+            settled = max(settled, due, unit - LATE)
+    assert told == 1 + sum(act == "ask" for act, _, _ in acts)
+
+
+@given(cuts=st.lists(st.integers(0, 1_000_000), min_size=2, max_size=12), power_uw=st.integers(0, 10**8))
+def test_what_lies_between_two_answers_is_that_windows_energy(cuts: list[int], power_uw: int) -> None:
+    integrator = constant(power_uw, 1_000_000)
+    ledger, cuts = Ledger(0), sorted(cuts)
+    for number, t_us in enumerate(cuts):
+        ledger.mark(t_us, CATEGORIES[number % len(CATEGORIES)], number)
+        ledger.ask(t_us, t_us)
+    totals = [split.total.energy_uj for _, split in settle(ledger, integrator)]
+    for (t0_us, before), (t1_us, after) in pairwise(zip(cuts, totals, strict=True)):
+        window = integrator.window(t0_us, t1_us)
+        assert window is not None
+        assert before is not None
+        assert after is not None
+        assert after - before == window.energy_uj
+
+
+def test_a_verdict_that_comes_after_the_next_lease_began_still_counts() -> None:
+    ledger = Ledger(0)
+    for t_us, category, lease in ((0, "compute", 1), (100_000, "compute", 2), (300_000, "wait", 0)):
+        ledger.mark(t_us, category, lease)
     settle(ledger, constant(1_000_000, 500_000))
+    ledger.void(1)
     parts = ledger.split().parts_uj
-    assert parts == {"other": 300_000, "transfer": 0, "compute": 100_000, "wait": 100_000, "wasted": 0}
+    assert (parts["compute"], parts["wasted"]) == (200_000, 100_000)
+
+
+def test_thousands_of_leases_without_a_verdict_keep_their_sum_and_no_memory() -> None:
+    ledger, integrator = Ledger(0), constant(1_000_000, 1_000_000)
+    for lease in range(1, 5001):
+        ledger.mark(lease * 100, "compute", lease)
+    ledger.mark(600_000, "wait")
+    settle(ledger, integrator)
+    assert ledger.split().parts_uj["compute"] == 599_900
+    assert ledger.computed(5000) is not None
+    assert ledger.computed(1) == Tally(None, flags=1)  # long since part of the sum
+
+
+def test_a_lease_that_never_computed_has_no_known_energy() -> None:
+    assert Ledger(0).computed(9) == Tally(None, flags=1)
 
 
 def test_without_a_meter_all_is_unknown_and_time_still_counts() -> None:
@@ -144,8 +257,8 @@ def test_one_unknown_stretch_makes_its_category_and_the_total_unknown() -> None:
         known = t0_us >= 100_000
         return Energy(5 if known else None, t0_us, t1_us, t1_us - t0_us, 0, 0, () if known else ("unknown",))
 
-    ledger.settle(200_000, window)
-    split = ledger.split()
+    ledger.ask(200_000, "end")
+    ((_, split),) = ledger.settle(200_000, window)
     assert split.parts_uj["other"] is None
     assert split.parts_uj["compute"] == 5
     assert split.total.energy_uj is None

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import pytest
+
 from paceline import machine as m
 from paceline_agent.joules import Joules
 from paceline_agent.metering import MeterThread
@@ -39,13 +41,14 @@ class Failing:
 
     source = "failing"
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error or MeterError("the sensor is unplugged")
         self.broken = threading.Event()
         self.closed = False
 
     def read(self, now_us: int) -> Sequence[Reading]:
         if self.broken.is_set():
-            raise MeterError("the sensor is unplugged")
+            raise self.error
         return [Reading(now_us, now_us, 1_000_000)]
 
     def activity(self, t_us: int, active: bool) -> None:
@@ -111,14 +114,23 @@ def test_without_a_meter_energy_is_unknown_at_once_and_never_zero() -> None:
         assert split.energy.total_uj is None
 
 
-def test_a_failing_sensor_is_named_and_tried_again() -> None:
-    meter = Failing()
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (MeterError("the sensor is unplugged"), "the sensor is unplugged"),
+        (OSError(121, "Remote I/O error"), "[Errno 121] Remote I/O error"),
+        (ZeroDivisionError("a bug in the source"), "ZeroDivisionError: a bug in the source"),
+    ],
+    ids=["unplugged", "bus", "bug"],
+)
+def test_a_failing_sensor_is_named_and_tried_again(error: Exception, named: str) -> None:
+    meter = Failing(error)
     thread = MeterThread(meter, 0.01)
     try:
         wait_for(thread, lambda: thread.drain() or None)
         meter.broken.set()
         wait_for(thread, lambda: thread.trouble or None)
-        assert thread.trouble == "the sensor is unplugged"
+        assert thread.trouble == named
         meter.broken.clear()
         thread.drain()
         assert wait_for(thread, lambda: thread.drain() or None)
@@ -126,6 +138,32 @@ def test_a_failing_sensor_is_named_and_tried_again() -> None:
     finally:
         thread.stop()
     assert meter.closed
+
+
+def test_the_energy_of_a_dead_sensor_becomes_unknown_and_work_goes_on() -> None:
+    meter = Failing()
+    with Joules(MODEL, lambda settings, now_us: meter) as joules:
+        joules.open(now_us())
+        joules.mark(now_us(), "compute", 1)
+        meter.broken.set()
+        joules.mark(now_us(), "transfer", 1)
+        joules.measure(1)
+        joules.measure_split("run", 1, now_us() + 1)
+        events = wait_for(joules, lambda: answers(joules) or None)
+        while len(events) < 2:
+            events += wait_for(joules, lambda: answers(joules) or None)
+        assert joules.trouble == "the sensor is unplugged"
+        split = next(e for e in events if isinstance(e, m.SplitMeasured))
+        assert split.energy.total_uj is None
+        assert split.energy.bound_uj is None
+        meter.broken.clear()
+        wait_for(joules, lambda: True if joules.trouble == "" else None)
+        joules.mark(now_us(), "compute", 2)
+        joules.mark(now_us() + 1, "transfer", 2)
+        joules.measure(2)
+        (event,) = wait_for(joules, lambda: answers(joules) or None)
+        assert isinstance(event, m.Measured)
+        assert event.energy_uj is not None, "a sensor that came back is believed again"
 
 
 def test_many_extra_readings_do_not_put_the_next_one_off() -> None:

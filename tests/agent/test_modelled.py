@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.energy import EnergyIntegrator
 from paceline.errors import SettingsError
 from paceline.settings import load
+from paceline_agent.ledger import Ledger
 from paceline_agent.meters import MeterSettings, Reading, open_meter
 from paceline_agent.meters.modelled import Modelled
 
@@ -69,6 +71,48 @@ def test_late_edges_lose_and_invent_nothing(gaps_us: list[int], lateness_us: lis
     assert energy_pj(readings) == declared_pj(edges, end_us + 1)
     assert all(r.power_uw >= 0 for r in readings)
     assert [r.t0_us for r in readings[1:]] == [r.t1_us for r in readings[:-1]], "readings are contiguous"
+
+
+def test_an_edge_a_second_late_just_before_a_forced_reading_loses_nothing() -> None:
+    meter, integrator, readings = board(), EnergyIntegrator(100_000), []
+    for t_us in range(100_000, 2_100_000, 100_000):
+        readings += meter.read(t_us)
+    meter.activity(1_000_000, True)
+    for t_us in (2_000_003, 2_100_000, 3_000_000):  # 8.5 J in 3 us would be a power that the integrator refuses
+        readings += meter.read(t_us)
+    for reading in readings:
+        integrator.add_interval(reading.t0_us, reading.t1_us, reading.power_uw)
+    energy = integrator.window(0, 3_000_000)
+    assert energy is not None
+    assert energy.energy_uj is not None
+    assert 0 <= 2_500_000 + 2 * 11_000_000 - energy.energy_uj <= 1  # a remainder below a microjoule is owed on
+
+
+def test_a_window_between_late_edges_is_exact() -> None:
+    meter, integrator, ledger = board(), EnergyIntegrator(100_000), Ledger(0)
+    heard = {101_000: (99_000, True), 401_000: (399_000, False)}  # a reading slips in before either is heard
+    for t_us in (100_000, 101_000, 200_000, 300_000, 400_000, 401_000, 500_000):
+        if t_us in heard:
+            edge_us, active = heard[t_us]
+            meter.activity(edge_us, active)
+            ledger.mark(edge_us, "compute" if active else "transfer", 1)
+        for reading in meter.read(t_us):
+            integrator.add_interval(reading.t0_us, reading.t1_us, reading.power_uw)
+        ledger.settle(integrator.final_us or 0, integrator.window)
+    tally = ledger.computed(1)
+    assert tally is not None
+    assert (tally.energy_uj, tally.span_us) == (300_000 * 11, 300_000)
+    ledger.ask(500_000, None)
+    ((_, split),) = ledger.settle(500_000, integrator.window)
+    assert split.total.energy_uj is not None
+    assert 0 <= 300_000 * 11 + 500_000 - split.total.energy_uj <= 1  # 200 ms at 2.5 W; a remainder is owed on
+
+
+def test_edges_that_run_backwards_do_not_run_time_backwards() -> None:
+    meter = board()
+    meter.activity(600, True)
+    meter.activity(500, False)
+    assert meter.read(1000) == [Reading(0, 600, 2_500_000), Reading(600, 1000, 2_500_000)]
 
 
 def test_no_meter_is_no_meter() -> None:

@@ -12,6 +12,8 @@ from collections import deque
 
 from paceline_agent.meters import MeterSettings, Reading
 
+POWER_MAX_UW = 100_000_000_000  # 100 kW, above which the integrator believes no reading
+
 
 class Modelled:
     """Readings from `now_us` on."""
@@ -24,14 +26,16 @@ class Modelled:
         self._power_uw = {False: round(settings.idle_w * 1e6), True: round(settings.active_w * 1e6)}
         self._edges: deque[tuple[int, bool]] = deque()
         self._lock = threading.Lock()
+        self._edge_us = now_us  # the latest edge
         self._active = False
         self._read_us = now_us
         self._owed_uw_us = 0  # energy of late edges, still to be put into a reading
 
     def activity(self, t_us: int, active: bool) -> None:
-        """Learn of an edge; edges come in order."""
+        """Learn of an edge; one that is older than the last counts from there."""
         with self._lock:
-            self._edges.append((t_us, active))
+            self._edge_us = max(self._edge_us, t_us)
+            self._edges.append((self._edge_us, active))
 
     def read(self, now_us: int) -> list[Reading]:
         """Return what the board is declared to have drawn since the last call."""
@@ -54,7 +58,7 @@ class Modelled:
     def _close(self, t_us: int, readings: list[Reading]) -> None:
         length_us = t_us - self._read_us
         power_uw = self._power_uw[self._active]
-        owed_uw = max(-power_uw, self._owed_uw_us // length_us)  # never below 0 W: what is left is owed on
+        owed_uw = min(max(-power_uw, self._owed_uw_us // length_us), POWER_MAX_UW - power_uw)  # the rest is owed on
         self._owed_uw_us -= owed_uw * length_us
         readings.append(Reading(self._read_us, t_us, power_uw + owed_uw))
         self._read_us = t_us
