@@ -50,12 +50,19 @@ class Declared:
     speed: float = 1.0
     idle_w: float = 1.0
     active_w: float | None = 3.0  # None: the board has no meter
+    step_fixed_s: float = 0.0
+    throttle_after_s: float = 0.0
+    throttle_factor: float = 1.0
+
+    def pace(self) -> list[str]:
+        names = ("speed", "step_fixed_s", "throttle_after_s", "throttle_factor")
+        return [f"{name} = {getattr(self, name)!r}" for name in names]
 
     def tables(self) -> list[str]:
         meter = [] if self.active_w is None else [
             "[meter]", 'source = "modelled"', f"idle_w = {self.idle_w!r}", f"active_w = {self.active_w!r}"
         ]  # fmt: skip
-        return [*meter, "[emulation]", f"speed = {self.speed!r}"]
+        return [*meter, "[emulation]", *self.pace()]
 
 
 class Program:
@@ -216,10 +223,8 @@ class Bench:
         """Write a profile of an emulated fleet; return its path."""
         lines = ['name = "bench"']
         for name, board in boards.items():
-            lines += [
-                "[[boards]]", f'name = "{name}"', f"speed = {board.speed!r}", f"idle_w = {board.idle_w!r}",
-                f"active_w = {board.active_w!r}",
-            ]  # fmt: skip
+            power = [f"idle_w = {board.idle_w!r}", f"active_w = {board.active_w!r}"]
+            lines += ["[[boards]]", f'name = "{name}"', *board.pace(), *power]
         path = self.folder / "profile.toml"
         path.write_text("\n".join([*lines, ""]), encoding="utf-8")
         return str(path)
