@@ -44,17 +44,17 @@ RUN = "[run]\nrounds = 1\nbudget = 100\n"
 LINEAR = '[task]\nname = "linear"\n'
 REFUSED = [
     ("unknown key", RUN + "rouns = 2\n" + LINEAR, 3, ["bad.toml, line 4: unknown key run.rouns; did you mean rounds?"]),
-    ("several at once", '[run]\nrounds = 0\nbudget = "many"\npolicies = ["tine"]\n[fleet]\nkind = "cloud"\n' + LINEAR, 3,
+    ("several at once", '[run]\nrounds = 0\nbudget = "many"\n[fleet]\nkind = "cloud"\n' + LINEAR, 3,
      ["run.rounds", "run.budget", "fleet.kind"]),
     ("no TOML", "[run\nrounds = 1\n", 3, ["bad.toml", "line 1"]),
     ("unknown policy", RUN + 'policies = ["tine"]\n' + LINEAR, 3, ["unknown policy 'tine'", "did you mean time?"]),
     ("unknown task", RUN + '[task]\nname = "linar"\n', 3, ["linar", "linear"]),
-    ("unknown task option", RUN + LINEAR + "learning_rat = 0.1\n", 3, ["learning_rat", "did you mean", "learning_rate"]),
+    ("unknown task option", RUN + LINEAR + "learning_rat = 0.1\n", 3, ["did you mean learning_rate?"]),
     ("unknown profile", RUN + LINEAR + '[fleet]\nprofile = "eleven-bords"\n', 3, ["eleven-bords", "eleven-boards"]),
     ("boards without keys", RUN + LINEAR + '[fleet]\nkind = "boards"\n', 3, ["fleet.keys is missing"]),
     ("no such keys folder", RUN + LINEAR + '[fleet]\nkind = "boards"\nkeys = "nowhere"\n', 5,
      ["nowhere/boards does not exist"]),
-    ("budget too small", "[run]\nrounds = 1\nbudget = 100\nminimum = 10\n" + LINEAR, 9,
+    ("budget too small", "[run]\nrounds = 1\nbudget = 100\nminimum = 10\n" + LINEAR, 3,
      ["budget = 100 is below 11 boards x 10 samples; raise it to 110 or more"]),
 ]  # fmt: skip
 
