@@ -19,7 +19,7 @@ from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
 from paceline_agent.ledger import Ledger, Split, Tally
 from paceline_agent.metering import MeterThread
-from paceline_agent.meters import Meter, MeterSettings, open_meter
+from paceline_agent.meters import Count, Meter, MeterSettings, open_meter
 
 
 class Joules:
@@ -36,6 +36,7 @@ class Joules:
         self._measuring: list[int] = []
         self._thread: MeterThread | None = None
         self._integrator: EnergyIntegrator | None = None
+        self._edge_uj = 0  # how far a count may be off where a window is cut
         self._lone_pipe: tuple[int, int] | None = None
 
     def __enter__(self) -> Joules:
@@ -106,7 +107,10 @@ class Joules:
             return
         for reading in self._thread.drain():
             try:
-                if reading.t0_us < reading.t1_us:
+                if isinstance(reading, Count):
+                    self._integrator.add_counter(reading.t_us, reading.count_uj)
+                    self._edge_uj = max(self._edge_uj, reading.error_uj)
+                elif reading.t0_us < reading.t1_us:
                     self._integrator.add_interval(reading.t0_us, reading.t1_us, reading.power_uw, reading.error_uw)
                 else:
                     self._integrator.add_point(reading.t1_us, reading.power_uw, reading.error_uw)
@@ -121,7 +125,7 @@ class Joules:
             answers = self._ledger.settle(_now_us(), None)
         else:
             final_us = self._integrator.final_us or 0
-            answers = self._ledger.settle(_now_us() if self._is_down() else final_us, self._window)
+            answers = self._ledger.settle(_now_us() if self._is_down() else final_us, self._window, self._edge_uj)
         events: list[m.Event] = []
         for lease in self._take_measuring():
             tally = self._ledger.computed(lease)

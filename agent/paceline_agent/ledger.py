@@ -113,10 +113,11 @@ class Ledger:
             return None
         return self._leases.get(lease) or Tally(None, flags=FLAGS["unknown"])
 
-    def settle(self, final_us: int, window: Window | None) -> list[tuple[object, Split]]:
+    def settle(self, final_us: int, window: Window | None, edge_uj: int = 0) -> list[tuple[object, Split]]:
         """Attribute what can be up to final_us; return what was asked for. `window` None: there is no meter.
 
         That is all up to the last mark and up to what was asked for, and of the present what lies LATE_US back.
+        Each edge of a stretch may be off by edge_uj, which adds to the bounds on either side of it (DECISIONS 31).
         """
         answers: list[tuple[object, Split]] = []
         while True:
@@ -128,7 +129,9 @@ class Ledger:
                 energy = window(self._settled_us, stop_us) if window is not None else None
                 if window is not None and energy is None:
                     return answers
-                self._tally(segment).add(energy, stop_us - self._settled_us)
+                tally = self._tally(segment)
+                tally.add(energy, stop_us - self._settled_us)
+                tally.bound_uj += 2 * edge_uj if self._settled_us == segment.begin_us else 0
                 self._settled_us = stop_us
             if self._asked and self._asked[0][0] <= self._settled_us:
                 answers.append((self._asked.popleft()[1], self.split()))

@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import suppress
 
-from paceline_agent.meters import Meter, MeterError, Reading
+from paceline_agent.meters import Count, Meter, MeterError, Reading
 
 DOWN_READS = 10  # so many failed reads in a row, a second by default, and nobody waits for the source any more
 STOP_S = 5.0  # a read that hangs longer is left behind
@@ -25,7 +25,7 @@ class MeterThread:
     def __init__(self, meter: Meter, period_s: float) -> None:
         self._meter = meter
         self._period_s = period_s
-        self._readings: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self._readings: queue.SimpleQueue[Reading | Count] = queue.SimpleQueue()
         self._now = threading.Event()
         self._ending = False
         self._wake_read, self._wake_write = os.pipe()
@@ -49,7 +49,7 @@ class MeterThread:
         """Read at once, so that a window that has just ended can be closed."""
         self._now.set()
 
-    def drain(self) -> list[Reading]:
+    def drain(self) -> list[Reading | Count]:
         """Return the readings that have come, oldest first."""
         with suppress(BlockingIOError):
             os.read(self._wake_read, 4096)

@@ -268,3 +268,16 @@ def test_one_unknown_stretch_makes_its_category_and_the_total_unknown() -> None:
 def test_an_unknown_category_is_a_bug() -> None:
     with pytest.raises(ValueError, match="no such category"):
         Ledger(0).mark(1, "lunch")
+
+
+def test_each_edge_of_a_stretch_may_be_off_by_what_a_counter_resolves() -> None:
+    ledger, integrator = Ledger(0), constant(1_000_000, 500_000)
+    ledger.mark(100_000, "compute", 1)
+    ledger.mark(300_000, "transfer")
+    for t_us in (150_000, 200_000, 500_000):  # how often a stretch is looked at makes no more edges
+        ledger.ask(t_us, t_us)
+        ((_, split),) = ledger.settle(t_us, integrator.window, edge_uj=70)
+    tally = ledger.computed(1)
+    assert tally is not None
+    assert (tally.energy_uj, tally.bound_uj) == (200_000, 140)
+    assert split.total.bound_uj == 3 * 140

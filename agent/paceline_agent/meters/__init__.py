@@ -14,7 +14,8 @@ from typing import Annotated, Literal, Protocol, cast
 from paceline.errors import PacelineError
 from paceline.settings import Bounds
 
-SOURCES = {"modelled": "paceline_agent.meters.modelled:Modelled"}
+SOURCES = {"modelled": "paceline_agent.meters.modelled:Modelled", "rapl": "paceline_agent.meters.rapl:Rapl"}
+POWERCAP = "/sys/class/powercap"
 
 
 class MeterError(PacelineError):
@@ -27,17 +28,20 @@ class MeterError(PacelineError):
 class MeterSettings:
     """Table [meter] of agent.toml. Without it the board's energy is unknown."""
 
-    source: Literal["none", "modelled"] = "none"
+    source: Literal["none", "modelled", "rapl"] = "none"
     period_ms: Annotated[int, Bounds(ge=10, le=60_000)] = 100  # ten readings a second see a round, not a step
     idle_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None  # declared; `modelled` needs both
     active_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None
+    rapl_root: str = POWERCAP  # where the kernel shows its powercap zones
 
     def __post_init__(self) -> None:
         declared = (self.idle_w, self.active_w)
         if self.source == "modelled" and None in declared:
             raise ValueError('meter.source = "modelled" needs idle_w and active_w, the watts that the board declares')
-        if self.source == "none" and declared != (None, None):
+        if self.source != "modelled" and declared != (None, None):
             raise ValueError('meter.idle_w and meter.active_w belong to source = "modelled"; set it, or remove them')
+        if self.source != "rapl" and self.rapl_root != POWERCAP:
+            raise ValueError('meter.rapl_root belongs to source = "rapl"; set it, or remove it')
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +54,22 @@ class Reading:
     error_uw: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What a joule counter shows at an instant. A count below the last one: it began anew, the step is unknown."""
+
+    t_us: int
+    count_uj: int  # wraps are the source's affair
+    error_uj: int = 0  # how far the count may be from the truth at t_us
+
+
 class Meter(Protocol):
     """One source. `read` is called from the meter's thread, `activity` from the agent's."""
 
     source: str  # label of every joule that comes from here: "modelled", "ina3221/ch1"
 
-    def read(self, now_us: int) -> Sequence[Reading]:
-        """Return the readings since the last call, oldest first. Raises MeterError or OSError."""
+    def read(self, now_us: int) -> Sequence[Reading | Count]:
+        """Return the readings since the last call, oldest first, all of one kind. Raises MeterError or OSError."""
         ...
 
     def activity(self, t_us: int, active: bool) -> None:
