@@ -47,6 +47,7 @@ class Agent:
         self._status: int | None = None
         self._load: wire.Load | None = None
         self._watched: int | None = None
+        self._trouble = ""
 
     def stop(self, reason: str) -> None:
         """End in order: goodbye, trainer, meter."""
@@ -88,6 +89,7 @@ class Agent:
             self._hear_trainer()
         if self._joules.fileno() in ready:
             self._joules.drain()
+            self._mind_the_meter()
         self._settle_joules()
         if self._config.end_with_stdin and sys.stdin.fileno() in ready:
             self._stopping = "its parent is gone"
@@ -148,6 +150,11 @@ class Agent:
         self._joules.activity(_now_us(), False)
         self._say(how)
         self._step(m.TrainerGone(how))
+
+    def _mind_the_meter(self) -> None:
+        if self._joules.trouble != self._trouble:
+            self._trouble = self._joules.trouble
+            self._say(f"meter: {self._trouble}; its joules are unknown" if self._trouble else "meter: readings again")
 
     def _settle_joules(self) -> None:
         for event in self._joules.settled():

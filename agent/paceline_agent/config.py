@@ -12,6 +12,7 @@ from paceline.keys import KeyPair, is_public, read_pair, read_public
 from paceline.settings import Bounds, load
 from paceline_agent.meters import MeterSettings
 from paceline_agent.pace import Pace
+from paceline_agent.quota import QuotaSettings
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,14 @@ class AgentConfig:
     meter: MeterSettings = field(default_factory=MeterSettings)
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
     emulation: Pace | None = None  # declared pace of an emulated board
+    quota: QuotaSettings | None = None  # a share of a processor for the trainer: real scarcity instead
     chunk_max_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 20
     threads: Annotated[int, Bounds(ge=1, le=256)] = 1  # of the trainer
     end_with_stdin: bool = False  # end when stdin closes: an emulated board dies with its parent
+
+    def __post_init__(self) -> None:
+        if self.emulation is not None and self.quota is not None:
+            raise ValueError("[emulation] declares a pace that a [quota] would not let the trainer hold; remove one")
 
     def keys(self, base: Path) -> tuple[KeyPair, str]:
         """Return this board's pair and the host's public key; relative paths start at `base`."""

@@ -137,7 +137,7 @@ def bench_round(say: Callable[[str], None], rounds: int = 200) -> list[dict[str,
             path.write_text(OVERHEAD.format(rounds=rounds, fsync=fsync), encoding="utf-8")
             home = new_folder(Path(folder) / "runs", path.stem)
             quiet = Watcher(lambda text: None, lambda policy, machine, now_s: None, lambda folder, outcome: None)
-            if not Comparison(load_experiment(path), home, quiet).run():
+            if not Comparison(load_experiment(path), quiet).run(home):
                 raise RunError("the benchmark's run did not finish")
             with Ledger(home / "equal") as ledger:
                 spans = [r.makespan_s * 1000 for r in ledger.rounds()[1:] if r.makespan_s is not None]

@@ -16,7 +16,7 @@ from paceline_host.markup import Markup, join, tag
 WIDTH = 340.0
 COLOURS = 8  # --c0 to --c7 of the style sheet; markers say the same again
 MANY_POINTS = 60  # above it a line has no markers, and bars have no gaps
-NAME_CHARACTERS = 15
+NAME_CHARACTERS = 17
 _MARKERS: tuple[Callable[[float, float], str], ...] = (
     lambda x, y: f"M{x - 3:.1f} {y:.1f}a3 3 0 1 0 6 0a3 3 0 1 0-6 0z",
     lambda x, y: f"M{x - 3:.1f} {y - 3:.1f}h6v6h-6z",
@@ -36,7 +36,7 @@ class Line:
     name: str
     points: Sequence[tuple[float, float | None]]
     colour: int
-    dotted: Sequence[tuple[float, float | None]] = ()  # what was predicted for it
+    predicted: Sequence[tuple[float, float | None]] = ()  # a ring at each point; dots where there are many
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def lines(
     whole_x: bool = False,
 ) -> Markup:  # fmt: skip
     """Return a line chart; `about` says in words what it shows."""
-    points = [p for line in series for p in (*line.points, *line.dotted)]
+    points = [p for line in series for p in (*line.points, *line.predicted)]
     known = [y for _, y in points if y is not None]
     if not known:
         return tag("p", "Nothing to draw yet.", class_="none")
@@ -62,7 +62,7 @@ def lines(
     y_ticks = ticks(0.0 if y_from_zero else min(known), max(known), 5)
     x_low, x_high = (min(xs) - 0.3, max(xs) + 0.3) if whole_x else (x_ticks[0], max(*xs, x_ticks[-1]))
     y_low, y_high = y_ticks[0], y_ticks[-1]
-    left, right, top, bottom = 42.0, WIDTH - 8, 22.0, 184.0
+    left, right, top, bottom = 42.0, WIDTH - 16, 22.0, 184.0
 
     def at(x: float, y: float) -> tuple[float, float]:
         return (
@@ -94,9 +94,12 @@ def _line(line: Line, at: Callable[[float, float], tuple[float, float]], x_label
             for x, y in line.points
             if y is not None
         ]  # fmt: skip
+        around = [at(x, y) for x, y in line.predicted if y is not None]
+        marks += [tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=6, class_="ring") for x, y in around]
+    elif line.predicted:
+        marks = [tag("path", d=_path(line.predicted, at), class_="dots")]
     return tag(
         "g",
-        tag("path", d=_path(line.dotted, at), class_="dots") if line.dotted else None,
         tag("path", d=_path(line.points, at), class_="line"),
         marks,
         style=style,
@@ -116,7 +119,7 @@ def bars_by_row(title: str, about: str, rows: Sequence[tuple[str, Sequence[int]]
     """Return one row a name with one bar a round; at its end the first and the last number."""
     if not rows or not rows[0][1]:
         return tag("p", "No round is closed yet.", class_="none")
-    left, right, height, count = 108.0, WIDTH - 92, 20.0, len(rows[0][1])
+    left, right, height, count = 114.0, WIDTH - 92, 20.0, len(rows[0][1])
     step = (right - left) / count
     bar = step if count > MANY_POINTS else max(step * 0.8, min(step, 1.0))
     bar = min(bar, 22.0)

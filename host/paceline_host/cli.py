@@ -41,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stderr.close()
         return 0
+    except OSError as error:  # of our own output: files of a run raise StorageError
+        print(f"paceline: cannot write the output: {error.strerror}", file=sys.stderr)
+        return 10
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,8 +104,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from paceline_host.watch import watcher
 
     experiment = load_experiment(arguments.experiment, arguments.set)
+    comparison = Comparison(experiment, watcher(experiment, quiet=arguments.quiet))
     folder = new_folder(arguments.runs_dir, arguments.experiment.stem)
-    comparison = Comparison(experiment, folder, watcher(experiment, quiet=arguments.quiet))
     interrupts: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:
@@ -113,7 +116,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
-    complete = comparison.run()
+    complete = comparison.run(folder)
+    if interrupts and not any(folder.glob("*/journal.sqlite")):
+        print(f"paceline: interrupted before the first run began; {folder} holds no run", file=sys.stderr)
+        return 128 + interrupts[0]
     _print_report(folder, arguments.json)
     if interrupts:
         print(f"paceline: interrupted; what was finished is in {folder}", file=sys.stderr)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from paceline import settings
-from paceline.errors import RunError, StorageError
+from paceline.errors import SettingsError, StorageError
 from paceline.keys import KeyPair, read_boards, read_pair
 from paceline.policies import Policy
 from paceline.tasks import Task
@@ -68,12 +68,28 @@ def new_folder(parent: Path, stem: str) -> Path:
 
 
 class Comparison:
-    """All runs of an experiment. `run` works through them; `stop`, from a signal handler, ends it in order."""
+    """All runs of an experiment. `run` works through them; `stop`, from a signal handler, ends it in order.
 
-    def __init__(self, experiment: Experiment, folder: Path, watcher: Watcher) -> None:
-        self._experiment, self.folder, self._watcher = experiment, folder, watcher
+    Making one finds what is wrong with the experiment before any folder is made. Raises PacelineError.
+    """
+
+    def __init__(self, experiment: Experiment, watcher: Watcher) -> None:
+        self._experiment, self._watcher = experiment, watcher
         self._server: Server | None = None
         self._stopping = ""
+        self._data_dir = Path(experiment.data.folder) if experiment.data.folder else None
+        self._options = {key: value for key, value in experiment.task.items() if key != "name"}
+        fleet = experiment.fleet
+        self._profile = load_profile(fleet.profile) if fleet.kind == "local" else None
+        names = self._profile.boards if self._profile is not None else read_boards(Path(fleet.keys) / "boards")
+        if not names:
+            raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
+        for policy in experiment.policies():
+            planner.make(policy, len(names), experiment.run.budget, experiment.run.minimum)
+        try:
+            self._task = make_task(str(experiment.task["name"]), self._options, experiment.run.seed, self._data_dir)
+        except SettingsError as error:
+            raise SettingsError([f"[task] of the experiment: {fault}" for fault in error.errors]) from None
 
     def stop(self, reason: str) -> None:
         """End the present run, and begin no other."""
@@ -81,17 +97,12 @@ class Comparison:
         if self._server is not None:
             self._server.stop(reason)
 
-    def run(self) -> bool:
-        """Run every policy; True when all finished. Raises PacelineError."""
-        experiment = self._experiment
-        (self.folder / "experiment.toml").write_text(settings.dump(experiment), encoding="utf-8")
-        data_dir = Path(experiment.data.folder) if experiment.data.folder else None
-        options = {key: value for key, value in experiment.task.items() if key != "name"}
-        task = make_task(str(experiment.task["name"]), options, experiment.run.seed, data_dir)
+    def run(self, folder: Path) -> bool:
+        """Run every policy below `folder`; True when all finished. Raises PacelineError."""
+        self._folder, experiment = folder, self._experiment
+        (folder / "experiment.toml").write_text(settings.dump(experiment), encoding="utf-8")
         with ExitStack() as life:
-            fleet, keys, boards = self._fleet(life, data_dir)
-            for policy in experiment.policies():  # a budget that is too small is found before anything starts
-                planner.make(policy, len(boards), experiment.run.budget, experiment.run.minimum)
+            fleet, keys, boards = self._fleet(life)
             link = HostLink(experiment.fleet.listen, keys, boards, self._watcher.say)
             life.callback(link.close)
             patience_s = experiment.run.patience_s
@@ -105,45 +116,43 @@ class Comparison:
             server = Server(link, Peers(terms), list(boards), fleet, self._watcher.say)
             if fleet is not None:
                 self._watcher.say(f"starting {len(boards)} emulated boards (logs in {fleet.folder})")
-                fleet.start(link.endpoint)
+                fleet.start(link.endpoint, lambda: bool(self._stopping))
             else:
                 self._watcher.say(f"listening on {link.endpoint} for {', '.join(boards)}")
-            self._server = server
             life.callback(server.farewell)
-            outcomes = [self._one(policy, task, options, boards, server) for policy in experiment.policies()]
+            self._server = server
+            life.callback(self._forget_server)  # first of all: a late Ctrl-C must not wake what is closed
+            outcomes = [self._one(policy, boards, server) for policy in experiment.policies()]
             return all(outcomes)
 
-    def _fleet(self, life: ExitStack, data_dir: Path | None) -> tuple[LocalFleet | None, KeyPair, Mapping[str, str]]:
-        settings_ = self._experiment.fleet
-        if settings_.kind == "local":
-            home = self.folder / "fleet"
+    def _forget_server(self) -> None:
+        self._server = None
+
+    def _fleet(self, life: ExitStack) -> tuple[LocalFleet | None, KeyPair, Mapping[str, str]]:
+        if self._profile is not None:
+            home = self._folder / "fleet"
             home.mkdir()
             preload = _PRELOAD.get(str(self._experiment.task["name"]), ())
-            fleet = LocalFleet(load_profile(settings_.profile), home, data_dir, preload)
+            fleet = LocalFleet(self._profile, home, self._data_dir, preload)
             life.callback(fleet.close)
             return fleet, fleet.host_keys, fleet.boards
-        folder = Path(settings_.keys)
-        boards = read_boards(folder / "boards")
-        if not boards:
-            raise RunError(f"{folder / 'boards'} holds no .pub file; copy each board's NAME.pub there")
-        return None, read_pair(folder / "host.key"), boards
+        folder = Path(self._experiment.fleet.keys)
+        return None, read_pair(folder / "host.key"), read_boards(folder / "boards")
 
-    def _one(
-        self, policy: Policy, task: Task, options: Mapping[str, object], boards: Mapping[str, str], server: Server
-    ) -> bool:
+    def _one(self, policy: Policy, boards: Mapping[str, str], server: Server) -> bool:
         if self._stopping:
             return False
-        experiment = self._experiment
+        experiment, task, options = self._experiment, self._task, self._options
         run = experiment.run
-        folder = self.folder / policy.name.replace(":", "-")
+        folder = self._folder / policy.name.replace(":", "-")
         row = records.Run(
-            run_id=f"{self.folder.name}/{folder.name}", policy=policy.name, regime=run.regime, seed=run.seed,
+            run_id=f"{self._folder.name}/{folder.name}", policy=policy.name, regime=run.regime, seed=run.seed,
             budget=run.budget, rounds=run.rounds, samples=task.samples, batch=_batch(task, options),
             task=str(experiment.task["name"]), data_label=task.data_label,
             energy_required=experiment.energy.required, boards=len(boards), fsync=run.fsync,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
             machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
-            declared=self._declared(task),
+            declared=self._declared(),
         )  # fmt: skip
         zero_s = time.monotonic()
         board_rows = [records.Board(i, name, key) for i, (name, key) in enumerate(boards.items())]
@@ -187,15 +196,14 @@ class Comparison:
             raise result[0]
         return result[0]
 
-    def _declared(self, task: Task) -> dict[str, object]:
+    def _declared(self) -> dict[str, object]:
         """Return what an emulated fleet declares, for the report's closed form; nothing that runs reads it."""
-        if self._experiment.fleet.kind != "local":
+        if self._profile is None:
             return {}
-        profile = load_profile(self._experiment.fleet.profile)
         return {
-            "profile": profile.name,
-            "boards": [asdict(board) for board in profile.boards],
-            "reference_seconds_per_sample": task.reference_seconds_per_sample,
+            "profile": self._profile.name,
+            "boards": [asdict(board) for board in self._profile.boards],
+            "reference_seconds_per_sample": self._task.reference_seconds_per_sample,
         }
 
     def _only(self, policy: Policy) -> Experiment:

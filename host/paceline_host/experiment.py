@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from paceline.errors import SettingsError
 from paceline.policies import Policy, policy
-from paceline.settings import Bounds, load, load_table
+from paceline.settings import Bounds, did_you_mean, load, load_table
+from paceline.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -73,30 +74,61 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment file, with "TABLE.KEY=VALUE" overrides. Raises SettingsError with one sentence for each
     fault.
     """
-    experiment = load(path, Experiment, where=path.name)
-    if overrides:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        for text in overrides:
-            (table, key), value = _override(text)
-            content.setdefault(table, {})[key] = value
-        experiment = load_table(content, Experiment, where=f"{path.name} with --set")
-    faults = []
+    where = path.name
+    faults: list[str] = []
+    try:
+        experiment: Experiment | None = load(path, Experiment, where=where)
+        if overrides:
+            where = f"{path.name} with --set"
+            experiment = load_table(_overridden(path, overrides), Experiment, where=where)
+    except SettingsError as error:
+        experiment, faults = None, error.errors
+    faults += [f"{where}: {fault}" for fault in _faults(experiment or _readable(path))]
+    if experiment is None or faults:
+        raise SettingsError(faults)
+    return experiment
+
+
+def _faults(experiment: Experiment) -> Iterator[str]:
+    """Yield what no single key shows."""
     if not isinstance(experiment.task.get("name"), str):
-        faults.append(f'{path.name}: task.name is missing: expected the name of a task, for instance name = "mnist"')
+        yield 'task.name is missing: expected the name of a task, for instance name = "mnist"'
+    elif experiment.task["name"] not in TASKS:
+        name = str(experiment.task["name"])
+        yield f"task.name: there is no task {name!r}; {did_you_mean(name, list(TASKS))}"
     if not experiment.run.policies:
-        faults.append(f'{path.name}: run.policies is empty: expected at least one, for instance ["time"]')
+        yield 'run.policies is empty: expected at least one, for instance ["time"]'
     if len(set(experiment.run.policies)) < len(experiment.run.policies):
-        faults.append(f"{path.name}: run.policies names a policy twice")
+        yield "run.policies names a policy twice"
     for name in experiment.run.policies:
         try:
             policy(name)
         except ValueError as error:
-            faults.append(f"{path.name}: run.policies: {error}")
+            yield f"run.policies: {error}"
     if experiment.fleet.kind == "boards" and not experiment.fleet.keys:
-        faults.append(f'{path.name}: fleet.keys is missing: kind = "boards" needs the folder that `paceline keys` made')
-    if faults:
-        raise SettingsError(faults)
-    return experiment
+        yield 'fleet.keys is missing: kind = "boards" needs the folder that `paceline keys` made'
+
+
+def _readable(path: Path) -> Experiment:
+    """Return what of a faulty file can be judged all the same, so that all its faults are told at once."""
+    sound = Experiment(RunSettings(rounds=1, budget=1), {"name": next(iter(TASKS))})
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return sound
+    run, task = content.get("run"), content.get("task")
+    names = run.get("policies") if isinstance(run, dict) else None
+    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+        sound = replace(sound, run=replace(sound.run, policies=tuple(names)))
+    return replace(sound, task=task) if isinstance(task, dict) and task else sound
+
+
+def _overridden(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    for text in overrides:
+        (table, key), value = _override(text)
+        content.setdefault(table, {})[key] = value
+    return content
 
 
 def _override(text: str) -> tuple[tuple[str, str], Any]:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +51,8 @@ class LocalFleet:
         self.host_keys = new_pair()
         self.boards = {board.name: self._prepare(board) for board in profile.boards}
 
-    def start(self, endpoint: str) -> None:
-        """Start the trainer server and all agents. Raises RunError with the log's end when the server fails."""
+    def start(self, endpoint: str, stopping: Callable[[], bool]) -> None:
+        """Start the trainer server and all agents, unless `stopping`. Raises RunError when the server fails."""
         socket_path = self._sockets / "trainers"
         self._server = self._spawn(
             "trainers",
@@ -60,6 +60,8 @@ class LocalFleet:
         )
         deadline_s = time.monotonic() + SERVER_S
         while not socket_path.exists():
+            if stopping():
+                return
             if self._server.poll() is not None or time.monotonic() > deadline_s:
                 raise RunError(f"the trainer server did not start: {self._log_end('trainers')}")
             time.sleep(0.02)

@@ -25,6 +25,7 @@ from paceline_host.style import STYLE
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 EVENTS_SHOWN = 300  # a phone must still open the page; the journal keeps them all
 ROUNDS_SHOWN = 1000
+FAULTS_SHOWN = 50
 
 
 def write_html(report: Report, path: Path) -> Path:
@@ -90,7 +91,7 @@ def _headline(report: Report) -> Markup:
         for i, (run, name) in enumerate(zip(report.runs, policies(report.runs), strict=True))
     ]
     said = [_against_equal(report, run) for run in report.runs]
-    return join(said, tag("div", cards, class_="cards"), [_proof(report, run) for run in report.runs])
+    return join(said, tag("div", cards, class_="cards"), _proof(report))
 
 
 def _against_equal(report: Report, run: RunFigures) -> Markup | None:
@@ -121,6 +122,7 @@ def _card(report: Report, run: RunFigures, name: str, index: int) -> Markup:
     value = f"{100 * run.accuracy:.2f} %" if run.accuracy is not None else _plain(run.loss, ".4f")
     rows: list[tuple[str, str, str]] = [
         ("makespan", _seconds(run.makespan_s), _signed(change.makespan, "time") if change else ""),
+        ("", "", f"closed form: {_seconds(run.predicted_s)}" if run.run.declared else ""),
         ("joules", total, "" if joules.total_j is None else joules.label),
         ("", "", _signed(change.joules, "joules") if change else ""),
         (quality, value, ""),
@@ -129,7 +131,7 @@ def _card(report: Report, run: RunFigures, name: str, index: int) -> Markup:
     pairs = [
         (tag("dt", what), tag("dd", tag("b", big) if big else None, tag("span", small) if small else None))
         for what, big, small in rows
-        if big or small
+        if what or small
     ]
     style = f"--c:var(--c{index % COLOURS})"
     return tag("article", tag("h3", swatch(index), tag("span", name)), tag("dl", pairs), class_="card", style=style)
@@ -139,20 +141,28 @@ def _signed(value: float | None, what: str) -> str:
     return f"{what} against equal: not stated" if value is None else f"{100 * value:+.1f} % against equal"
 
 
-def _proof(report: Report, run: RunFigures) -> Markup:
-    """Return the line that says whether every sample was counted exactly once, and how that is known."""
-    who = f"{run.run.policy}: " if len(report.runs) > 1 else ""
+def _proof(report: Report) -> Markup:
+    """Return the lines that say whether every sample was counted exactly once, and how that is known."""
+    lines = [_proof_line(run, name) for run, name in zip(report.runs, policies(report.runs), strict=True)]
+    how = (
+        "Checked over the accepted results of all closed rounds: that no place of the stream of samples is missing "
+        "or double, that each round began from the model that the one before it left, and that the parts of each "
+        "board's joules are their total."
+    )
+    bad = any(run.faults for run in report.runs)
+    return tag("div", tag("ul", lines), tag("p", how, class_="soft"), class_="proof bad" if bad else "proof")
+
+
+def _proof_line(run: RunFigures, name: str) -> Markup:
     if run.faults:
-        faults = tag("ul", [tag("li", fault) for fault in run.faults[:50]])
-        return tag("div", tag("b", f"✗ {who}the ledger has faults"), faults, class_="proof bad")
+        more = len(run.faults) - FAULTS_SHOWN
+        faults = [*run.faults[:FAULTS_SHOWN], *([f"and {more:,} more"] if more > 0 else [])]
+        text = tag("b", f"✗ {name}: NOT proven that every sample was counted exactly once")
+        return tag("li", text, tag("ul", [tag("li", fault) for fault in faults]), class_="bad")
     if not run.rounds:
-        return tag("p", tag("b", f"○ {who}no round is closed, nothing is counted yet"), class_="proof open")
-    return tag(
-        "p", tag("b", f"✓ {who}every sample counted exactly once"),
-        f": {run.samples:,} samples in {len(run.rounds):,} closed rounds of {run.run.budget:,}, added up from the "
-        "accepted results; no place of the stream is missing or double, and each round began from the model that "
-        "the one before it left.", class_="proof",
-    )  # fmt: skip
+        return tag("li", tag("b", f"○ {name}: unknown, no round is closed"), class_="open")
+    counted = f": {run.samples:,} samples, {len(run.rounds):,} rounds of {run.run.budget:,}"
+    return tag("li", tag("b", f"✓ {name}: every sample counted exactly once"), counted)
 
 
 def _notes(report: Report) -> Markup | None:
@@ -196,11 +206,12 @@ def _energy_sentence(run: RunFigures) -> str:
     if joules.total_j is None:
         return "The joules of this run are unknown: no board has readings."
     coverage = "an unknown share" if joules.coverage is None else f"{100 * joules.coverage:.1f} %"
-    bound = "unknown" if joules.bound_j is None else f"± {joules.bound_j:.3g} J"
+    bound = ""
+    if joules.label != "modelled":  # a model has no instrument
+        amount = UNKNOWN if joules.bound_j is None else f"{joules.bound_j:.3g} J either way"
+        bound = f"; bound of the instruments: {amount}"
     missing = f" Unknown, wholly or for a time, on {', '.join(joules.unknown)}." if joules.unknown else ""
-    return (
-        f"Joules are {joules.label}; readings cover {coverage} of the time; bound of the instruments: {bound}.{missing}"
-    )
+    return f"Joules are {joules.label}; readings cover {coverage} of the time{bound}.{missing}"
 
 
 def _boards(run: RunFigures, boards: Sequence[BoardFigures]) -> Markup:

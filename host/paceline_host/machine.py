@@ -164,6 +164,7 @@ class RoundMachine:
         self._next_index = 0
         self._judging: dict[int, tuple[int, Lease]] = {}  # results in the store's hands; nothing may end these leases
         self._orphans: list[Slice] = []
+        self._last_refusal = ""
         self._planned_s = 0.0
         self._alone_s: float | None = None
         self._end_by_s = 0.0
@@ -495,7 +496,7 @@ class RoundMachine:
             board.ready = None
         board.base = ""  # whatever went wrong, the model it held may be gone with it
         board.failures += 1
-        self._bar_if_hopeless(index)
+        self._bar_if_hopeless(index, f"{message.reason}: {message.detail}")
         self._unload(index, "failed", f"{message.reason}: {message.detail}", now_s)
         if self.phase == "starting":
             self._start_if_complete(now_s)
@@ -547,11 +548,12 @@ class RoundMachine:
         else:
             self._send(index, Cancel(board.session.nonce, board.lease.number, clip(reason)))
         board.failures += 1
-        self._bar_if_hopeless(index)
+        self._bar_if_hopeless(index, reason)
         self._unload(index, "rejected", reason, now_s)
 
-    def _bar_if_hopeless(self, index: int) -> None:
+    def _bar_if_hopeless(self, index: int, reason: str) -> None:
         board = self.boards[index]
+        self._last_refusal = f"{board.name}: {reason}"
         if board.failures >= REFUSALS and not board.barred:
             board.barred = True
             self._out.append(
@@ -602,7 +604,9 @@ class RoundMachine:
             self._plan(now_s)
 
     def _alone(self, now_s: float) -> None:
-        if self._alone_s is None:
+        if all(board.barred for board in self.boards):
+            self._stop(Stop(f"no board may go on: {self._last_refusal}"), now_s)
+        elif self._alone_s is None:
             self._alone_s = now_s + self.facts.patience_s
             self._out.append(
                 Note("alone", f"no board is left; waiting {self.facts.patience_s:g} s for one to come back")
@@ -619,7 +623,7 @@ class RoundMachine:
                 self._out.append(Note("expired", f"{board.name}: {reason}", index))
                 self._send(index, Cancel(board.session.nonce, lease.number, reason))
                 board.failures += 1
-                self._bar_if_hopeless(index)
+                self._bar_if_hopeless(index, reason)
                 self._unload(index, "lost", reason, now_s)
         if self._alone_s is not None and now_s >= self._alone_s:
             self._alone_s = None

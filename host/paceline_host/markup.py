@@ -55,7 +55,7 @@ def table(
         tag("tr", tag("th", row[0], scope="row"), [tag("td", c, class_=kind(i)) for i, c in enumerate(row[1:], 1)])
         for row in rows
     ]
-    whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", body))
+    whole = tag("table", tag("caption", tag("span", caption)), tag("thead", head), tag("tbody", body))
     return tag("div", whole, class_="wide", role="region", tabindex=0, aria_label=caption)
 
 

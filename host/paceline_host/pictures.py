@@ -20,7 +20,7 @@ def section(report: Report) -> Markup:
     return join(
         tag("section", tag("h2", "Seconds, joules, accuracy"),
             tag("div", _makespans(report, names), _joules(report, names), _accuracy(report, names, of_joules=False),
-                _accuracy(report, names, of_joules=True), class_="charts")),
+                _accuracy(report, names, of_joules=True), class_="charts two")),
         tag("section", tag("h2", "Shares"),
             tag("p", f"Samples of each round by board: a row is a board, a bar is a round. All on one scale: a full "
                 f"bar is {top:,} samples.", class_="soft"),
@@ -51,8 +51,8 @@ def _makespans(report: Report, names: Sequence[str]) -> Markup:
         for line in series
         if line.points
     )
-    predicted = any(line.dotted for line in series)
-    said = "Dotted: the closed form, from the declared pace and the executed shares." if predicted else ""
+    predicted = any(line.predicted for line in series)
+    said = "Rings: the closed form, from the declared pace and the executed shares." if predicted else ""
     title = "Makespan of each round"
     chart = charts.lines(title, about, series, x_label="round", y_label="seconds (evaluation left out)", whole_x=True)
     return _figure(title, chart, _legend(names), said)

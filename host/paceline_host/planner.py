@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from paceline import Controller, allocate
-from paceline.errors import RunError
+from paceline.errors import RunError, SettingsError
 from paceline.policies import Policy
 
 
@@ -103,11 +103,9 @@ class Static(_Measured):
 
 
 def make(policy: Policy, boards: int, budget: int, minimum: int) -> Planner:
-    """Return the planner of a policy. Raises RunError when the budget is below boards x minimum."""
+    """Return the planner of a policy. Raises SettingsError when the budget is below boards x minimum."""
     kinds: dict[str, type[_Measured]] = {"equal": Equal, "static": Static, "weighted": Weighted}
     if boards * minimum > budget:
-        raise RunError(
-            f"[run] budget = {budget} is below {boards} boards x {minimum} samples; "
-            f"raise it to {boards * minimum} or more"
-        )
+        fault = f"[run] budget = {budget} is below {boards} boards x {minimum} samples"
+        raise SettingsError([f"{fault}; raise it to {boards * minimum} or more"])
     return kinds[policy.kind](boards, budget, minimum, policy.w_energy or 0.0)

@@ -180,7 +180,7 @@ def _accuracy(report: Report, run: RunFigures) -> str:
 
 
 def _loss(report: Report, run: RunFigures) -> str:
-    return UNKNOWN if run.loss is None else f"{run.loss:.4f}"
+    return UNKNOWN if run.loss is None else f"{run.loss:.4f}" if run.loss < 1000 else f"{run.loss:.3g}"
 
 
 def _work(report: Report, run: RunFigures) -> str:

@@ -43,13 +43,15 @@ padding:10px 14px}
 .card dd b{font-size:1.15rem;font-variant-numeric:tabular-nums}
 .card dd span{display:block;font-size:.875rem;color:var(--soft)}
 .proof{border-left:4px solid var(--good);padding:6px 12px;background:var(--panel);margin:12px 0;max-width:none}
+.proof ul{list-style:none;margin:0 0 4px;padding:0}
 .proof b{color:var(--good)}
 .proof.bad{border-color:var(--bad)}
-.proof.bad b{color:var(--bad)}
+.proof .bad b{color:var(--bad)}
 .proof.open{border-color:var(--soft)}
-.proof.open b{color:var(--soft)}
+.proof .open b{color:var(--soft)}
 .notes{padding-left:20px;max-width:75ch}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:24px 32px;align-items:start}
+.two{grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr))}
 figure{margin:8px 0;min-width:0;max-width:500px}
 figure h3{margin:0 0 6px}
 svg{display:block;width:100%;height:auto;font:11px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}
@@ -58,6 +60,7 @@ svg .strong{fill:var(--ink);font-weight:600}
 .grid{stroke:var(--rule);fill:none}
 .line{stroke:var(--c);fill:none;stroke-width:1.8;stroke-linejoin:round}
 .dots{stroke:var(--c);fill:none;stroke-width:1.6;stroke-dasharray:1.5 3;stroke-linecap:round}
+.ring{stroke:var(--c);fill:none;stroke-width:1.2}
 .dots.unknown{stroke:var(--soft)}
 .mark{fill:var(--c)}
 .bar{fill:var(--accent)}
@@ -69,6 +72,7 @@ svg .strong{fill:var(--ink);font-weight:600}
 .wide:focus-visible,summary:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
 table{border-collapse:collapse;width:100%;font-size:.875rem;font-variant-numeric:tabular-nums}
 caption{text-align:left;padding:6px 10px}
+caption span{position:sticky;left:10px;display:inline-block;max-width:calc(100vw - 56px)}
 th,td{padding:4px 10px;text-align:left;vertical-align:top;border-top:1px solid var(--rule)}
 thead th{white-space:nowrap;color:var(--soft);font-weight:600}
 tbody th{font-weight:500;position:sticky;left:0;background:var(--paper);max-width:11rem;min-width:6.5rem}

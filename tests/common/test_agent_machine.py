@@ -110,9 +110,7 @@ class Host:
 
     def assign(self, lease: int = 5, base_bytes: int = SIZE, lease_s: float = 60.0) -> list[m.Action]:
         """Give the board work."""
-        return self.say(
-            Assign(self.nonce, "run", 1, 0, 0, lease, lease_s, 4, RANGES, "base", base_bytes)
-        )
+        return self.say(Assign(self.nonce, "run", 1, 0, 0, lease, lease_s, 4, RANGES, "base", base_bytes))
 
     def working(self) -> Host:
         """Bring the board to work, the model in place."""

@@ -19,6 +19,8 @@ from paceline.errors import LocalProtocolError, RemoteProtocolError
 
 ALL_KINDS = tuple(dict.fromkeys((*wire.FROM_AGENT, *wire.FROM_HOST)))
 BY_KIND = {cls.kind: cls for cls in ALL_KINDS}
+
+
 def _sample_value(name: str, hint: object) -> object:
     table: dict[object, object] = {
         str: "x", int: 3, float: 1.5, bool: True, int | None: None, tuple[wire.Range, ...]: ((0, 2, 9), (1, 0, 1)),

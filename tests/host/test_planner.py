@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.errors import RunError
+from paceline.errors import SettingsError
 from paceline.policies import POLICIES, Policy, policy
 from paceline.wire import MAX_INT
 from paceline_host.planner import Planner, make
@@ -126,7 +126,7 @@ def test_a_board_that_comes_back_has_its_old_estimate(name: str) -> None:
 
 
 def test_a_budget_below_the_boards_minima_is_refused_with_the_missing_samples() -> None:
-    with pytest.raises(RunError, match=r"\[run\] budget = 7 is below 4 boards x 2 samples; raise it to 8 or more"):
+    with pytest.raises(SettingsError, match=r"\[run\] budget = 7 is below 4 boards x 2 samples; raise it to 8 or more"):
         named("equal", budget=7)
     assert sum(named("time", budget=8).plan(range(4))) == 8
 

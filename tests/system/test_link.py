@@ -158,9 +158,7 @@ def test_an_unknown_key_is_refused_and_both_sides_say_what_to_do(host: HostEnd, 
     assert not host.heard
 
 
-def test_a_refused_key_that_tries_again_and_again_does_not_flood_the_hosts_log(
-    host: HostEnd, connect: Connect
-) -> None:
+def test_a_refused_key_that_tries_again_and_again_does_not_flood_the_hosts_log(host: HostEnd, connect: Connect) -> None:
     agent = connect(new_pair())
     for _ in range(5):
         until(lambda: "refused" in agent.link.trouble, host, agent)
@@ -340,9 +338,7 @@ def hello(nonce: int) -> bytes:
     return wire.encode(Hello(nonce, 1, 1, "0.1.0", f"machine-{nonce}", 1 << 20, nonce))
 
 
-def test_malformed_headers_are_dropped_and_counted_and_the_host_lives_on(
-    host: HostEnd, connect: Connect
-) -> None:
+def test_malformed_headers_are_dropped_and_counted_and_the_host_lives_on(host: HostEnd, connect: Connect) -> None:
     peers, agent = serve(host), connect()
     bad = [b"", b"\xc1", b"\x91" * 4000, b"x" * 5000, hello(7)[:-1], hello(7) + b"!"]
     for header in bad:
@@ -378,9 +374,7 @@ def test_of_two_live_agents_with_one_key_the_newest_wins_and_no_message_goes_ast
 # What the link does not do -------------------------------------------------------------------------------------------
 
 
-def test_an_agent_that_does_not_read_for_long_gets_everything_and_lives(
-    host: HostEnd, connect: Connect
-) -> None:
+def test_an_agent_that_does_not_read_for_long_gets_everything_and_lives(host: HostEnd, connect: Connect) -> None:
     """A connecting socket with ZMTP heartbeats and a bounded receive side would abort its process here."""
     agent = connect()
     deliver(host, agent, b"hello")
