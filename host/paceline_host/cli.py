@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--json", action="store_true")
     runs.set_defaults(command=_runs)
 
-    report = commands.add_parser("report", help="table and picture of a run or comparison, from its journals")
+    report = commands.add_parser("report", help="table, picture and page of a run or comparison, from its journals")
     report.add_argument(
         "run", type=Path, help="folder of a comparison (runs/demo-001) or of one run (runs/demo-001/time)"
     )
@@ -128,6 +128,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _print_report(folder: Path, as_json: bool) -> None:
+    from paceline_host.html import write_pages
     from paceline_host.plot import draw
     from paceline_host.report import load_report, render
 
@@ -136,7 +137,8 @@ def _print_report(folder: Path, as_json: bool) -> None:
     picture = draw(report, folder / "comparison.png")
     (folder / "report.json").write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
     print(f"paceline: runs in {folder}, picture in {picture}", file=sys.stderr)
-    print(f"paceline: this table again: paceline report {folder}", file=sys.stderr)
+    page = write_pages(report, folder)
+    print(f"paceline: this table again: paceline report {folder}; to look at: {page}", file=sys.stderr)
 
 
 def _runs(arguments: argparse.Namespace) -> int:

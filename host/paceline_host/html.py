@@ -7,24 +7,23 @@ The same journals give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.errors import StorageError
 from paceline.version import VERSION
-from paceline_host import pictures
+from paceline_host import pictures, run_section
 from paceline_host.charts import COLOURS, swatch
-from paceline_host.details import BoardFigures, Details, details
+from paceline_host.details import Details, details
 from paceline_host.figures import RunFigures
+from paceline_host.journal import JOURNAL
 from paceline_host.markup import Markup, join, table, tag
-from paceline_host.records import Run
 from paceline_host.report import ROWS, UNKNOWN, Report, notes, policies, wanted
+from paceline_host.run_section import plain, seconds
 from paceline_host.style import STYLE
 
+PAGE = "report.html"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-EVENTS_SHOWN = 300  # a phone must still open the page; the journal keeps them all
-ROUNDS_SHOWN = 1000
 FAULTS_SHOWN = 50
 
 
@@ -36,6 +35,13 @@ def write_html(report: Report, path: Path) -> Path:
     except OSError as error:
         raise StorageError(f"{path}: the report cannot be written: {error.strerror}") from None
     return path
+
+
+def write_pages(report: Report, folder: Path) -> Path:
+    """Write report.html into a comparison's folder and into that of each of its runs; return the first one's path."""
+    for run in report.runs if len(report.runs) > 1 or not (folder / JOURNAL).exists() else ():
+        write_html(Report(run.run.run_id, (run,), (*report.runs, *report.beside)), Path(run.folder) / PAGE)
+    return write_html(report, folder / PAGE)
 
 
 def page(report: Report, found: Sequence[Details]) -> Markup:
@@ -51,12 +57,12 @@ def page(report: Report, found: Sequence[Details]) -> Markup:
         tag("link", rel="icon", href="data:,"),
         Markup(f"<style>{STYLE}</style>"),
     )
-    several = len(report.runs) > 1
+    titles = [f"Run {one}" for one in policies(report.runs)] if len(report.runs) > 1 else ["The run"]
     body = tag(
         "body",
         _header(report, name),
         tag("main", _headline(report), _notes(report), pictures.section(report), _figures(report),
-            [_run(report, run, one, several) for run, one in zip(report.runs, found, strict=True)]),
+            [run_section.section(*each) for each in zip(report.runs, found, titles, strict=True)]),
         tag("footer", tag("p", f"Written by paceline {VERSION} from the journals of its runs. Joules that are "
             "modelled follow from declared watts and the time spent at them; measured ones come from a meter. "
             "Makespan is the time from a committed plan to its last counted result; evaluation is left out.",
@@ -119,10 +125,10 @@ def _card(report: Report, run: RunFigures, name: str, index: int) -> Markup:
     joules = run.joules
     total = UNKNOWN if joules.total_j is None else f"{'' if joules.complete else '≥ '}{joules.total_j:,.1f} J"
     quality = "accuracy" if run.accuracy is not None else "loss"
-    value = f"{100 * run.accuracy:.2f} %" if run.accuracy is not None else _plain(run.loss, ".4f")
+    value = f"{100 * run.accuracy:.2f} %" if run.accuracy is not None else plain(run.loss, ".4f")
     rows: list[tuple[str, str, str]] = [
-        ("makespan", _seconds(run.makespan_s), _signed(change.makespan, "time") if change else ""),
-        ("", "", f"closed form: {_seconds(run.predicted_s)}" if run.run.declared else ""),
+        ("makespan", seconds(run.makespan_s), _signed(change.makespan, "time") if change else ""),
+        ("", "", f"closed form: {seconds(run.predicted_s)}" if run.run.declared else ""),
         ("joules", total, "" if joules.total_j is None else joules.label),
         ("", "", _signed(change.joules, "joules") if change else ""),
         (quality, value, ""),
@@ -181,121 +187,3 @@ def _figures(report: Report) -> Markup:
         "section", tag("h2", "Figures"),
         table("one column for each run; joules with their five-way split", ["", *policies(report.runs)], rows),
     )  # fmt: skip
-
-
-# One run --------------------------------------------------------------------------------------------------------------
-
-
-def _run(report: Report, run: RunFigures, found: Details, several: bool) -> Markup:
-    name = policies(report.runs)[report.runs.index(run)]
-    return tag(
-        "section",
-        tag("h2", f"Run {name}" if several else "The run"),
-        tag("p", _energy_sentence(run), class_="soft"),
-        tag("h3", "Boards"),
-        _boards(run, found.boards),
-        tag("h3", "Events"),
-        _happenings(found),
-        _rounds(run),
-        _configuration(run),
-    )
-
-
-def _energy_sentence(run: RunFigures) -> str:
-    joules = run.joules
-    if joules.total_j is None:
-        return "The joules of this run are unknown: no board has readings."
-    coverage = "an unknown share" if joules.coverage is None else f"{100 * joules.coverage:.1f} %"
-    bound = ""
-    if joules.label != "modelled":  # a model has no instrument
-        amount = UNKNOWN if joules.bound_j is None else f"{joules.bound_j:.3g} J either way"
-        bound = f"; bound of the instruments: {amount}"
-    missing = f" Unknown, wholly or for a time, on {', '.join(joules.unknown)}." if joules.unknown else ""
-    return f"Joules are {joules.label}; readings cover {coverage} of the time{bound}.{missing}"
-
-
-def _boards(run: RunFigures, boards: Sequence[BoardFigures]) -> Markup:
-    late = any(board.late for board in boards)
-    uncounted = any(board.uncounted for board in boards)
-    architecture = {
-        str(one.get("name")): str(one.get("architecture", "")) for one in run.run.declared.get("boards", ())
-    }
-    kinds = any(architecture.values())
-    columns = ["board", "samples", "share", "ms a sample", "mJ a sample", "joules, whole run", "joules from"]
-    columns += ["late steps"] * late + ["not counted"] * uncounted + ["architecture"] * kinds + ["agent"]
-    rows = []
-    for board in boards:
-        share = f"{100 * board.samples / run.samples:.1f} %" if run.samples else UNKNOWN
-        total = UNKNOWN if board.total_j is None else f"{'≥ ' if board.gaps else ''}{board.total_j:,.1f} J"
-        cells = [board.name, f"{board.samples:,}", share, _plain(board.seconds_per_sample, ",.3f", 1e3),
-                 _plain(board.joules_per_sample, ",.3f", 1e3), total, board.source or "no meter"]  # fmt: skip
-        cells += [UNKNOWN if board.late is None else f"{100 * board.late:.1f} %"] * late
-        cells += [f"{board.uncounted:,}"] * uncounted + [architecture.get(board.name, "")] * kinds
-        rows.append([*cells, board.version or UNKNOWN])
-    return table("seconds and joules a sample: of computing alone, counted work only", columns, rows)
-
-
-def _happenings(found: Details) -> Markup:
-    shown = found.happenings[:EVENTS_SHOWN]
-    if not shown:
-        return tag("p", "None: no board was lost, no update was refused.", class_="none")
-    rows = [
-        [f"{one.at_s:,.2f} s", one.kind, "" if one.round is None else one.round, one.board or "", one.text]
-        for one in shown
-    ]
-    more = len(found.happenings) - len(shown)
-    rest = tag("p", f"{more:,} more are in the journal.", class_="none") if more else None
-    return join(
-        table("seconds since the run began", ["at", "what", "round", "board", "said"], rows, numbers_from=9), rest
-    )
-
-
-def _rounds(run: RunFigures) -> Markup | None:
-    rows = [
-        [row.round, _seconds(row.makespan_s), _seconds(row.predicted_s), _plain(row.compute_cv, ".1f", 100, " %"),
-         _plain(row.joules, ",.1f", 1, " J"), _plain(row.accuracy, ".2f", 100, " %"), _plain(row.loss, ".4f"),
-         ", ".join(f"{name} {count:,}" for name, count in row.samples.items())]
-        for row in run.rounds[:ROUNDS_SHOWN]
-    ]  # fmt: skip
-    if not rows:
-        return None
-    columns = ["round", "makespan", "closed form", "CV of compute", "joules so far", "accuracy", "loss", "shares"]
-    more = len(run.rounds) - len(rows)
-    rest = tag("p", f"{more:,} more rounds are in the journal.", class_="none") if more else None
-    return tag("details", tag("summary", "Rounds, in numbers"),
-               table("what the charts show", columns, rows), rest)  # fmt: skip
-
-
-def _configuration(run: RunFigures) -> Markup:
-    left_out = {"options", "machine", "versions", "declared", "ended"}
-    facts: list[tuple[str, object]] = [
-        (f.name, getattr(run.run, f.name)) for f in fields(Run) if f.name not in left_out
-    ]
-    facts += _flat("task", run.run.options) + _flat("machine", run.run.machine) + _flat("version", run.run.versions)
-    if run.run.declared:
-        facts.append(("profile of the emulated fleet", run.run.declared.get("profile", UNKNOWN)))
-    facts.append(("state", run.state))
-    settings = Path(run.folder) / "run.toml"
-    try:
-        effective = join(tag("h3", "run.toml, the effective settings"),
-                         tag("pre", settings.read_text(encoding="utf-8", errors="replace"), tabindex=0))  # fmt: skip
-    except OSError:
-        effective = Markup()
-    return tag(
-        "details", tag("summary", "Configuration, versions, machine"),
-        table("as the journal keeps them", ["key", "value"], facts, numbers_from=9), effective,
-    )  # fmt: skip
-
-
-def _flat(prefix: str, values: Mapping[str, object]) -> list[tuple[str, object]]:
-    return [(f"{prefix}: {key}", str(value)) for key, value in values.items()]
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
-
-
-def _plain(value: float | None, digits: str, times: float = 1.0, unit: str = "") -> str:
-    return UNKNOWN if value is None else f"{value * times:{digits}}{unit}"

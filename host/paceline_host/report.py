@@ -84,15 +84,14 @@ class Report:
 
 def load_report(folder: Path) -> Report:
     """Read all runs of a comparison's folder, or the one run that the folder is, in the order in which they ran."""
-    folder = folder.resolve()
     runs = [figures(path) for path in run_folders(folder)]
     beside: tuple[RunFigures, ...] = ()
-    sibling = folder.parent / REFERENCE
-    if (folder / JOURNAL).exists() and sibling != folder and (sibling / JOURNAL).exists():
+    sibling = folder.resolve().parent / REFERENCE
+    if (folder / JOURNAL).exists() and sibling != folder.resolve() and (sibling / JOURNAL).exists():
         reference = figures(sibling)
         if _comparison(reference) == _comparison(runs[0]):
             beside = (reference,)
-    return Report(folder.name, tuple(sorted(runs, key=lambda run: run.run.started)), beside)
+    return Report(folder.resolve().name, tuple(sorted(runs, key=lambda run: run.run.started)), beside)
 
 
 def _comparison(run: RunFigures) -> str:
