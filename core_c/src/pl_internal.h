@@ -14,15 +14,9 @@ void pl_split(pl_seat seats[], uint32_t n, uint32_t budget);
 /* Partition seats so that the k least by (key, index) come first. k <= n. */
 void pl_seats_select(pl_seat seats[], uint32_t n, uint32_t k);
 
-/* Finite and above 0; false for NaN. */
-static inline bool pl_is_positive(double x) {
-    return x > 0.0 && x <= 1.7976931348623157e308;
-}
-
-/* Finite and not below 0; false for NaN. */
-static inline bool pl_is_amount(double x) {
-    return x >= 0.0 && x <= 1.7976931348623157e308;
-}
+/* Finite and above 0, or finite and not below 0; false for NaN. */
+bool pl_is_positive(double x);
+bool pl_is_amount(double x);
 
 /* Saved bytes: little-endian words behind a head of (magic, version), a CRC-32 of all before it at the end. */
 typedef struct pl_writer {

@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pl_internal.h"
 
-/* Status: saved bytes ----------------------------------------------------------------------------------------------- */
+/* Checks and saved bytes ------------------------------------------------------------------------------------------ */
+
+bool pl_is_positive(double x) {
+    return x > 0.0 && pl_is_amount(x);
+}
+
+bool pl_is_amount(double x) {
+    return x >= 0.0 && x <= 1.7976931348623157e308;
+}
 
 union pl_bits {
     double value;
