@@ -27,6 +27,7 @@ from paceline_agent.child import TrainerChild
 from paceline_agent.config import AgentConfig
 from paceline_agent.joules import Joules
 from paceline_agent.link import AgentLink, Arrival
+from paceline_agent.quota import Quota
 
 OUTBOX_S = 0.05  # between two attempts to send what the link would not take; a new connection ends the wait at once
 GOODBYE_S = 1.0
@@ -58,6 +59,7 @@ class Agent:
         keys, host_key = self._config.keys(self._base)
         state_dir = self._base / self._config.state_dir
         with ExitStack() as life:
+            self._quota = life.enter_context(Quota(self._config.quota)) if self._config.quota is not None else None
             self._trainer = TrainerChild(state_dir, self._config.trainer.server)
             life.callback(self._trainer.close)
             self._joules = life.enter_context(Joules(self._config.meter))
@@ -131,7 +133,9 @@ class Agent:
     def _loaded(self, message: channel.Loaded) -> None:
         try:
             self._trainer.map(message.model_bytes)
-        except PacelineError as error:
+            if self._quota is not None:
+                self._quota.admit(self._trainer_pid)
+        except (PacelineError, OSError) as error:
             self._lose_trainer(str(error))
             return
         self._step(
