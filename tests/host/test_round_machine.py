@@ -597,19 +597,18 @@ def test_a_stop_ends_the_run_in_every_phase_and_later_events_change_nothing(when
     assert script.machine.wake_s() == before == float("inf")
 
 
-def test_a_barred_board_does_not_put_off_the_end_of_a_run_without_boards() -> None:
+def test_a_run_whose_boards_are_all_barred_ends_at_once_and_says_why() -> None:
     script = Script(boards=1).begin()
     for _ in range(rm.REFUSALS):
         script.says(0, Failed(script.sessions[0].nonce, script.assignment(0).lease, "trainer", "oops"))
         script.settle()
     assert script.machine.boards[0].barred
-    script.tick(20.0)
-    script.connect(0)
-    script.ready(0)
-    script.tick(10.0)
     assert script.machine.phase in ("ending", "finished")
-    script.tick(5.0)
-    assert script.finish == rm.Finish(False, "no board came back within 30 s")
+    script.tick(6.0)  # the last joules did not come
+    assert script.finish is not None
+    assert not script.finish.ok
+    assert script.finish.reason.startswith("no board may go on: ")
+    assert script.finish.reason.endswith("trainer: oops")
 
 
 # Laws ----------------------------------------------------------------------------------------------------------------
