@@ -20,6 +20,7 @@
 extern "C" {
 #endif
 
+/* clang-format off: laid out by hand, so that comments rhyme */
 /* cffi: begin */
 
 /* Status ---------------------------------------------------------------------------------------------------------- */
@@ -27,19 +28,19 @@ extern "C" {
 /* What a call returns. A call that fails has changed nothing. */
 enum pl_status {
     PL_OK = 0,
-    PL_ERR_ARGUMENT = -1,  /* a count, index, pointer or setting outside its contract */
-    PL_ERR_REPORT = -2,    /* no measurement: seconds not finite and above 0, or a waiting time or joule below 0 */
-    PL_ERR_LIMITS = -3,    /* a minimum above its capacity */
-    PL_ERR_MINIMA = -4,    /* the budget is below the sum of the minima */
-    PL_ERR_CAPACITY = -5,  /* the budget is above the sum of the capacities */
-    PL_ERR_ROOM = -6,      /* the caller's array is full or too small */
-    PL_ERR_STATE = -7,     /* saved bytes that are damaged, cut short, or of another version */
-    PL_ERR_ORDER = -8,     /* a reading that is not after the last one, or further ahead than PL_SPAN_MAX_US */
-    PL_ERR_KIND = -9,      /* an integrator is fed with one kind of reading only */
+    PL_ERR_ARGUMENT = -1,   /* a count, index, pointer or setting outside its contract */
+    PL_ERR_REPORT = -2,     /* no measurement: seconds not finite and above 0, or a waiting time or joule below 0 */
+    PL_ERR_LIMITS = -3,     /* a minimum above its capacity */
+    PL_ERR_MINIMA = -4,     /* the budget is below the sum of the minima */
+    PL_ERR_CAPACITY = -5,   /* the budget is above the sum of the capacities */
+    PL_ERR_ROOM = -6,       /* the caller's array is full or too small */
+    PL_ERR_STATE = -7,      /* saved bytes that are damaged, cut short, or of another version */
+    PL_ERR_ORDER = -8,      /* a reading that is not after the last one, or further ahead than PL_SPAN_MAX_US */
+    PL_ERR_KIND = -9,       /* an integrator is fed with one kind of reading only */
     PL_ERR_NOT_FINAL = -10, /* no reading at or after the window's end yet: ask again */
-    PL_ERR_FORGOTTEN = -11,  /* the window begins before the oldest knot that is still kept */
-    PL_ERR_TOTAL = -12, /* the pools sum to more than UINT32_MAX */
-    PL_ERR_STEPS = -13  /* a share is too small for so many steps */
+    PL_ERR_FORGOTTEN = -11, /* the window begins before the oldest knot that is still kept */
+    PL_ERR_TOTAL = -12,     /* the pools sum to more than UINT32_MAX */
+    PL_ERR_STEPS = -13      /* a share is too small for so many steps */
 };
 
 /* Random words ---------------------------------------------------------------------------------------------------- */
@@ -105,57 +106,56 @@ int pl_allocate(uint32_t n, const double costs[], uint32_t budget, const uint32_
 
 /* Controller ------------------------------------------------------------------------------------------------------ */
 
-#define PL_ENERGY_PATIENCE 5   /* rounds for which an old energy estimate stands in for a missing one */
-#define PL_WILD_FACTOR 100 /* a report this many times off its board's estimate, either way, is held back once ... */
-#define PL_CONFIRM_FACTOR 2 /* ... and believed when the next one lies within this factor of it */
-#define PL_LAG_FACTOR 3 /* a report off by more than so many dead-bands: the estimates lag behind, no dead-band */
+#define PL_ENERGY_PATIENCE 5 /* rounds for which an old energy estimate stands in for a missing one */
+#define PL_WILD_FACTOR 100   /* a report this many times off its board's estimate, either way, is held back once ... */
+#define PL_CONFIRM_FACTOR 2  /* ... and believed when the next one lies within this factor of it */
+#define PL_LAG_FACTOR 3      /* a report off by more than so many dead-bands: the estimates lag behind, no dead-band */
 
 /* How costs are formed and when shares move. Zero is the default in every field. */
 typedef struct pl_controller_config {
-    double w_energy; /* weight of relative joules per sample, >= 0; 0: time only */
-    double w_time; /* weight of relative seconds per sample; 0: 1 - w_energy; negative: none */
-    double ema; /* share of a new report in the estimate, in (0, 1]; 0: 0.5 */
-    double deadband; /* predicted relative gain up to which the shares stay; 0: 0.05; negative: none */
-    uint32_t minimum; /* samples everybody gets; 0: 1; PL_NO_MINIMUM: none */
+    double w_energy;   /* weight of relative joules per sample, >= 0; 0: time only */
+    double w_time;     /* weight of relative seconds per sample; 0: 1 - w_energy; negative: none */
+    double ema;        /* share of a new report in the estimate, in (0, 1]; 0: 0.5 */
+    double deadband;   /* predicted relative gain up to which the shares stay; 0: 0.05; negative: none */
+    uint32_t minimum;  /* samples everybody gets; 0: 1; PL_NO_MINIMUM: none */
     uint32_t capacity; /* samples nobody exceeds; 0: PL_NO_CAPACITY */
 } pl_controller_config;
 
 /* What a participant measured of one contribution. Only compute belongs into seconds and energy_j, never waiting. */
 typedef struct pl_report {
-    double seconds; /* of the compute window, > 0 */
-    double energy_j; /* gross joules of that window; not finite or not above 0: unknown (never 0) */
+    double seconds;       /* of the compute window, > 0 */
+    double energy_j;      /* gross joules of that window; not finite or not above 0: unknown (never 0) */
     double fixed_seconds; /* the part of seconds that does not depend on samples, where timed apart; 0: not timed */
-    double wait_seconds; /* at the barrier, apart from seconds, >= 0 */
+    double wait_seconds;  /* at the barrier, apart from seconds, >= 0 */
     double wait_energy_j; /* joules of wait_seconds, >= 0; 0: unknown */
-    uint32_t samples; /* 0: the report is looked at no further and changes nothing */
+    uint32_t samples;     /* 0: the report is looked at no further and changes nothing */
 } pl_report;
 
 /* State of a participant; read it, change it through the calls below. */
 typedef struct pl_participant {
-    double seconds_per_sample; /* smoothed; 0: never reported */
+    double seconds_per_sample;  /* smoothed; 0: never reported */
     double energy_per_sample_j; /* smoothed; 0: never known */
-    double held_seconds; /* seconds per sample of a report held back; 0: none */
-    double held_energy_j; /* joules per sample of it; 0: unknown */
-    double fixed_seconds; /* smoothed; 0: never timed */
-    double wait_seconds; /* sum over the reports whose waiting joules were known ... */
-    double wait_energy_j; /* ... and those joules: watts at the barrier are their ratio */
-    double cost; /* as last computed */
+    double held_seconds;        /* seconds per sample of a report held back; 0: none */
+    double held_energy_j;       /* joules per sample of it; 0: unknown */
+    double fixed_seconds;       /* smoothed; 0: never timed */
+    double wait_seconds;        /* sum over the reports whose waiting joules were known ... */
+    double wait_energy_j;       /* ... and those joules: watts at the barrier are their ratio */
+    double cost;                /* as last computed */
     uint32_t group;
     uint32_t minimum;
     uint32_t capacity;
-    uint32_t share; /* of the last allocation */
+    uint32_t share;         /* of the last allocation */
     uint32_t missed_rounds; /* rounds in a row that were reported without a known energy */
-    uint32_t flags; /* enum pl_flag, as the core needs them; for reading use pl_controller_flags */
+    uint32_t flags;         /* enum pl_flag, as the core needs them; for reading use pl_controller_flags */
 } pl_participant;
 
 enum pl_flag {
-    PL_FLAG_PRESENT = 1, /* takes part */
-    PL_FLAG_REPORTED = 2, /* has an estimate of its own; without it the median cost of its group stands in */
-    PL_FLAG_ENERGY_HELD =
-        4, /* the last energy is missing, an estimate of at most PL_ENERGY_PATIENCE rounds stands in */
+    PL_FLAG_PRESENT = 1,        /* takes part */
+    PL_FLAG_REPORTED = 2,       /* has an estimate of its own; without it the median cost of its group stands in */
+    PL_FLAG_ENERGY_HELD = 4,    /* the last energy is missing, an estimate of at most five rounds stands in */
     PL_FLAG_ENERGY_UNKNOWN = 8, /* no energy, so the energy term equals the time term */
-    PL_FLAG_REPORT_HELD = 16, /* the last report was too wild to believe without a second one */
-    PL_FLAG_NEW_REPORT = 256, /* inside: believed since the last allocation */
+    PL_FLAG_REPORT_HELD = 16,   /* the last report was too wild to believe without a second one */
+    PL_FLAG_NEW_REPORT = 256,   /* inside: believed since the last allocation */
     PL_FLAG_NEW_ENERGY = 512,   /* inside: with a known energy */
     PL_FLAG_LAGS = 1024         /* inside: off its estimate by more than PL_LAG_FACTOR dead-bands */
 };
@@ -163,7 +163,7 @@ enum pl_flag {
 /* A group (silo): a budget of its own, of which nothing crosses to another group. */
 typedef struct pl_group {
     uint32_t budget;
-    uint32_t lapsed; /* samples of the last allocation that nobody was there to take */
+    uint32_t lapsed;  /* samples of the last allocation that nobody was there to take */
     uint32_t settled; /* 0: members, budget or limits changed since the last allocation, so no dead-band */
 } pl_group;
 
@@ -234,7 +234,7 @@ int pl_controller_load(pl_controller *c, const uint8_t in[], uint64_t size, uint
 typedef struct pl_sampler {
     uint32_t *tree; /* Fenwick tree of what is left; the caller's, 4 bytes a client */
     uint32_t n;
-    uint32_t room; /* length of tree */
+    uint32_t room;  /* length of tree */
     uint32_t total; /* what is left in all */
     uint64_t seed;
     uint32_t epoch;
@@ -292,30 +292,30 @@ int pl_schedule(uint32_t n, const uint32_t shares[], uint32_t steps, uint32_t mi
 
 /* Energy ---------------------------------------------------------------------------------------------------------- */
 
-#define PL_GAP_PERIODS 3 /* more than so many periods without a reading are a gap */
+#define PL_GAP_PERIODS 3             /* more than so many periods without a reading are a gap */
 #define PL_POWER_MAX_UW 100000000000 /* 100 kW either way; a reading above is PL_ERR_ARGUMENT */
 #define PL_SPAN_MAX_US 4398046511104 /* 2^42, 51 days: the longest time between two readings */
 
 /* Point of the cumulative energy E(t), and the course of power on the way to it. The caller owns a ring of them. */
 typedef struct pl_knot {
     uint64_t t_us;
-    int64_t energy_uj; /* E(t) since the first knot, rounded down ... */
+    int64_t energy_uj;     /* E(t) since the first knot, rounded down ... */
     uint64_t uncovered_us; /* cumulative: inside gaps */
-    uint64_t bound_uj; /* cumulative: worst case of |true - E|, rounded down ... */
-    int64_t begin_uw; /* power runs from begin_uw, just after the knot before, ... */
-    int64_t end_uw; /* ... straight to end_uw; both unused when `linear` */
-    uint32_t energy_part; /* ... and the rest, in halves of a picojoule, below 2000000 */
-    uint32_t bound_part; /* ... and the rest, likewise */
-    uint32_t resets; /* cumulative: counter resets */
-    uint32_t linear; /* 1: E itself runs straight to this knot (counters) */
+    uint64_t bound_uj;     /* cumulative: worst case of |true - E|, rounded down ... */
+    int64_t begin_uw;      /* power runs from begin_uw, just after the knot before, ... */
+    int64_t end_uw;        /* ... straight to end_uw; both unused when `linear` */
+    uint32_t energy_part;  /* ... and the rest, in halves of a picojoule, below 2000000 */
+    uint32_t bound_part;   /* ... and the rest, likewise */
+    uint32_t resets;       /* cumulative: counter resets */
+    uint32_t linear;       /* 1: E itself runs straight to this knot (counters) */
 } pl_knot;
 
 enum pl_energy_kind { PL_KIND_NONE = 0, PL_KIND_INTERVAL = 1, PL_KIND_POINT = 2, PL_KIND_COUNTER = 3 };
 
 enum pl_energy_flag {
     PL_ENERGY_UNKNOWN = 1, /* the window begins before the first reading: energy_uj says nothing */
-    PL_ENERGY_GAP = 2, /* a part of the window lies in a gap: bridged by interpolation, counted as uncovered */
-    PL_ENERGY_RESET = 4 /* a counter began anew in the window: bridged at the rate before, counted as uncovered */
+    PL_ENERGY_GAP = 2,     /* a part of the window lies in a gap: bridged by interpolation, counted as uncovered */
+    PL_ENERGY_RESET = 4    /* a counter began anew in the window: bridged at the rate before, counted as uncovered */
 };
 
 typedef struct pl_integrator {
@@ -323,7 +323,7 @@ typedef struct pl_integrator {
     uint32_t n_knots;
     uint32_t first; /* place of the oldest knot */
     uint32_t count;
-    uint32_t kind; /* enum pl_energy_kind */
+    uint32_t kind;      /* enum pl_energy_kind */
     uint32_t forgotten; /* 1: knots have been overwritten */
     uint32_t period_us;
     uint64_t modulus_uj;
@@ -331,7 +331,7 @@ typedef struct pl_integrator {
     uint64_t last_count_uj;
     uint64_t last_error_uw;
     int64_t last_uw; /* power at the end of the last reading (counters: its mean) */
-    int64_t low_uw; /* least and greatest power seen: what a gap may hide lies between them */
+    int64_t low_uw;  /* least and greatest power seen: what a gap may hide lies between them */
     int64_t high_uw;
 } pl_integrator;
 
@@ -339,9 +339,9 @@ typedef struct pl_integrator {
 typedef struct pl_energy {
     int64_t energy_uj;
     uint64_t covered_us; /* of the window's length, what lies in no gap */
-    uint64_t bound_uj; /* worst case of the instrument (the readings' error_uw) and of the gaps */
-    uint64_t edge_uj; /* what the two edges may add to it where they fall between readings; 0 on readings */
-    uint32_t flags; /* enum pl_energy_flag */
+    uint64_t bound_uj;   /* worst case of the instrument (the readings' error_uw) and of the gaps */
+    uint64_t edge_uj;    /* what the two edges may add to it where they fall between readings; 0 on readings */
+    uint32_t flags;      /* enum pl_energy_flag */
 } pl_energy;
 
 /* Make an integrator over knots[n_knots], n_knots >= 4; an interval that does not follow at once takes two knots, any
@@ -366,6 +366,7 @@ int pl_integrator_counter(pl_integrator *e, uint64_t t_us, uint64_t count_uj);
 int pl_integrator_window(const pl_integrator *e, uint64_t t0_us, uint64_t t1_us, pl_energy *out);
 
 /* cffi: end */
+/* clang-format on */
 
 #ifdef __cplusplus
 }
