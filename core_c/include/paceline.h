@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/* clang-format off: laid out by hand, so that comments rhyme */
+/* clang-format off */ /* laid out by hand, so that comments rhyme */
 /* cffi: begin */
 
 /* Status ---------------------------------------------------------------------------------------------------------- */
