@@ -17,6 +17,7 @@ WIDTH = 340.0
 COLOURS = 8  # --c0 to --c7 of the style sheet; markers say the same again
 MANY_POINTS = 60  # above it a line has no markers, and bars have no gaps
 NAME_CHARACTERS = 17
+Points = Sequence[tuple[float, float | None]]
 _MARKERS: tuple[Callable[[float, float], str], ...] = (
     lambda x, y: f"M{x - 3:.1f} {y:.1f}a3 3 0 1 0 6 0a3 3 0 1 0-6 0z",
     lambda x, y: f"M{x - 3:.1f} {y - 3:.1f}h6v6h-6z",
@@ -34,9 +35,9 @@ class Line:
     """One line of a chart. A point whose y is None is a gap."""
 
     name: str
-    points: Sequence[tuple[float, float | None]]
+    points: Points
     colour: int
-    predicted: Sequence[tuple[float, float | None]] = ()  # a ring at each point; dots where there are many
+    predicted: Points = ()  # a ring at each point; dots where there are many
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,11 @@ def lines(
     whole_x: bool = False,
 ) -> Markup:  # fmt: skip
     """Return a line chart; `about` says in words what it shows."""
+    series = [Line(line.name, _finite(line.points), line.colour, _finite(line.predicted)) for line in series]
     points = [p for line in series for p in (*line.points, *line.predicted)]
     known = [y for _, y in points if y is not None]
     if not known:
-        return tag("p", "Nothing to draw yet.", class_="none")
+        return tag("p", "Nothing to draw.", class_="none")
     xs = [x for x, _ in points]
     x_ticks = ticks(min(xs) if whole_x else 0.0, max(xs), 5, whole=whole_x)
     y_ticks = ticks(0.0 if y_from_zero else min(known), max(known), 5)
@@ -83,6 +85,11 @@ def lines(
     return _svg(title, about, bottom + 36, grid, drawn)
 
 
+def _finite(points: Points) -> Points:
+    """Let a loss that has run away be a gap."""
+    return [(x, y if y is not None and math.isfinite(y) else None) for x, y in points]
+
+
 def _line(line: Line, at: Callable[[float, float], tuple[float, float]], x_label: str) -> Markup:
     style = f"--c:var(--c{line.colour % COLOURS})"
     marks: list[Markup] = []
@@ -106,7 +113,7 @@ def _line(line: Line, at: Callable[[float, float], tuple[float, float]], x_label
     )
 
 
-def _path(points: Sequence[tuple[float, float | None]], at: Callable[[float, float], tuple[float, float]]) -> str:
+def _path(points: Points, at: Callable[[float, float], tuple[float, float]]) -> str:
     pieces, pen_up = [], True
     for x, y in points:
         if y is not None:
@@ -174,7 +181,8 @@ def swatch(colour: int) -> Markup:
 
 def ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
     """Return round numbers around (whole: within) low..high, `about` many."""
-    span = (high - low) or abs(high) or 1.0
+    least = max(1e-6 * max(abs(low), abs(high)), 1e-9)  # closer together, and they are the same for a reader
+    span = max(high - low, least)
     raw = span / max(about - 1, 1)
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(m * magnitude for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * magnitude >= raw * 0.999)

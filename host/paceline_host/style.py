@@ -34,7 +34,7 @@ p{margin:6px 0;max-width:75ch}
 .lede{font-size:1.1rem;margin:16px 0}
 .lede b{white-space:nowrap}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,240px),1fr));gap:12px;margin:16px 0}
-.card{background:var(--panel);border:1px solid var(--rule);border-top:4px solid var(--c);border-radius:6px;
+.card{max-width:440px;background:var(--panel);border:1px solid var(--rule);border-top:4px solid var(--c);border-radius:6px;
 padding:10px 14px}
 .card h3{margin:0 0 4px;font-size:1.05rem;display:flex;gap:8px;align-items:center}
 .card dl{display:grid;grid-template-columns:auto 1fr;gap:2px 10px;margin:0}

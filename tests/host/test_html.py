@@ -211,7 +211,7 @@ def test_a_run_without_a_closed_round_has_a_page(tmp_path: Path) -> None:
     Story(run=run_row(policy="equal"), shares=()).tell(tmp_path / "r", ended=False)
     text = read(tmp_path / "r").text
     assert "○ equal: unknown, no round is closed" in text
-    assert "Nothing to draw yet." in text
+    assert "Nothing to draw." in text
     assert "0 of 3" in text
 
 
@@ -259,7 +259,7 @@ def test_finished_markup_stands_and_nothing_is_nothing() -> None:
 @given(st.floats(-1e9, 1e9, allow_nan=False), st.floats(0, 1e9, allow_nan=False), st.integers(2, 9))
 def test_ticks_go_round_what_they_measure(low: float, span: float, about: int) -> None:
     found = ticks(low, low + span, about)
-    slack = 1e-6 * max(1.0, abs(found[1] - found[0]))
+    slack = 1e-6 * max(1.0, abs(low), abs(low + span))
     assert found[0] <= low + slack
     assert found[-1] >= low + span - slack
     assert len({number(tick, found) for tick in found}) == len(found) <= about + 3
@@ -272,6 +272,14 @@ def test_ticks_go_round_what_they_measure(low: float, span: float, about: int) -
 )
 def test_ticks_of_rounds_are_rounds(low: int, high: int, expected: Sequence[int]) -> None:
     assert ticks(low, high, 5, whole=True) == expected
+
+
+def test_a_loss_that_ran_away_is_a_gap() -> None:
+    points = [(1, 2.0), (2, float("inf")), (3, float("nan")), (4, 3.0)]
+    drawn = lines("t", "a", [Line("x", points, 0)], x_label="round", y_label="loss")
+    assert drawn.count('class="mark"') == 2
+    assert "nan" not in drawn
+    assert "Nothing to draw" in lines("t", "a", [Line("x", points[1:3], 0)], x_label="round", y_label="loss")
 
 
 def test_a_gap_breaks_the_line_and_a_long_run_has_no_markers() -> None:
