@@ -133,6 +133,7 @@ class Board:
     done: int = 0  # of them, those accepted
     failures: int = 0
     barred: bool = False
+    departed: bool = False  # its process is known to be no more
     begun: bool = False
     energies_owed: int = 0  # ROUND_CLOSED and END that were not answered with ENERGY yet
     energy_per_sample_j: float | None = None
@@ -142,6 +143,11 @@ class Board:
     def usable(self) -> bool:
         """May be given work."""
         return self.session is not None and self.ready is not None and not self.barred
+
+    @property
+    def hopeless(self) -> bool:
+        """Will not be given work again, as far as is known."""
+        return self.barred or self.departed
 
 
 class RoundMachine:
@@ -204,7 +210,7 @@ class RoundMachine:
         board.session, board.ready, board.base, board.begun, board.energies_owed = event.session, None, "", False, 0
         board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
         board.chunk_bytes = min(self.facts.chunk_bytes, event.chunk_max)
-        board.since_s = now_s
+        board.since_s, board.departed = now_s, False
         facts = self.facts
         self._send(
             event.board, Load(event.session.nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed)
@@ -244,11 +250,14 @@ class RoundMachine:
 
     def _gone(self, event: Gone, now_s: float) -> None:
         board = self.boards[event.board]
-        if board.session is None:
+        if board.session is None and (board.departed or not event.for_good):
             return
-        self._out.append(Note("lost", f"{board.name}: {event.reason}", event.board))
+        board.departed = event.for_good
+        self._last_refusal = f"{board.name}: {event.reason}"
+        self._out.append(Note("lost", self._last_refusal, event.board))
         board.session, board.ready, board.begun = None, None, False
         self._unload(event.board, "lost", event.reason, now_s)
+        self._start_if_complete(now_s)
         if self.phase == "ending":
             self._finish_if_quiet(now_s, False)
 
@@ -256,7 +265,7 @@ class RoundMachine:
         if self.phase != "starting":
             return
         usable = [b for b in self.boards if b.usable]
-        if any(not b.usable and not b.barred for b in self.boards) and now_s < self._start_end_s:
+        if any(not b.usable and not b.hopeless for b in self.boards) and now_s < self._start_end_s:
             return
         missing = [b.name for b in self.boards if not b.usable]
         if missing:
@@ -604,7 +613,7 @@ class RoundMachine:
             self._plan(now_s)
 
     def _alone(self, now_s: float) -> None:
-        if all(board.barred for board in self.boards):
+        if all(board.hopeless for board in self.boards):
             self._stop(Stop(f"no board may go on: {self._last_refusal}"), now_s)
         elif self._alone_s is None:
             self._alone_s = now_s + self.facts.patience_s

@@ -60,6 +60,7 @@ class Server:
         self._names = list(names)
         self._stop_reason = ""
         self._uploads: dict[int, bytearray] = {}
+        self._departed: dict[str, str] = {}  # boards whose process has ended, and how
         self._jobs: list[Job] = []
         self._looked_s = 0.0
         self.on_view: Callable[[m.RoundMachine, float], None] = lambda machine, now_s: None
@@ -87,6 +88,8 @@ class Server:
         self._dropped = self._count_dropped()
         for name in self._peers.connected():
             self._connected(name)
+        for name, how in self._departed.items():
+            self._step(m.Gone(self._index[name], how, for_good=True))
         while (outcome := self._turn()) is None:
             pass
         return outcome
@@ -116,7 +119,8 @@ class Server:
             self._step(m.Gone(self._index[board], "no sign of life"))
         for ended in self._fleet.ended() if self._fleet is not None else ():
             self._peers.forget(ended.board)
-            self._step(m.Gone(self._index[ended.board], ended.text))
+            self._departed[ended.board] = ended.text
+            self._step(m.Gone(self._index[ended.board], ended.text, for_good=True))
         self.on_view(self._machine, now_s)
 
     def _settle(self, event: StoreEvent) -> None:

@@ -62,10 +62,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Gone:
-    """A board's session ended."""
+    """A board's session ended. `for_good`: its process is known to be no more, so nobody waits for it."""
 
     board: int
     reason: str
+    for_good: bool = False
 
 
 @dataclass(frozen=True)

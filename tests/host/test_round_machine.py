@@ -597,6 +597,19 @@ def test_a_stop_ends_the_run_in_every_phase_and_later_events_change_nothing(when
     assert script.machine.wake_s() == before == float("inf")
 
 
+def test_nobody_waits_for_a_board_whose_process_has_ended() -> None:
+    script = Script(boards=2)
+    script.step(rm.Gone(1, "its agent process ended by SIGKILL", for_good=True))
+    script.connect(0)
+    script.ready(0)
+    assert script.machine.phase == "planning"
+    script.settle()
+    assert sum(end - begin for _, begin, end in script.assignment(0).ranges) == script.facts.budget
+    script.step(rm.Gone(0, "its agent process ended by SIGKILL", for_good=True))
+    assert script.finish is not None
+    assert script.finish.reason.startswith("no board may go on: ")
+
+
 def test_a_run_whose_boards_are_all_barred_ends_at_once_and_says_why() -> None:
     script = Script(boards=1).begin()
     for _ in range(rm.REFUSALS):
