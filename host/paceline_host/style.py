@@ -34,8 +34,8 @@ p{margin:6px 0;max-width:75ch}
 .lede{font-size:1.1rem;margin:16px 0}
 .lede b{white-space:nowrap}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,240px),1fr));gap:12px;margin:16px 0}
-.card{max-width:440px;background:var(--panel);border:1px solid var(--rule);border-top:4px solid var(--c);border-radius:6px;
-padding:10px 14px}
+.card{max-width:440px;padding:10px 14px;background:var(--panel);
+border:1px solid var(--rule);border-top:4px solid var(--c);border-radius:6px}
 .card h3{margin:0 0 4px;font-size:1.05rem;display:flex;gap:8px;align-items:center}
 .card dl{display:grid;grid-template-columns:auto 1fr;gap:2px 10px;margin:0}
 .card dt{color:var(--soft);font-size:.875rem;padding-top:3px}
@@ -76,6 +76,8 @@ caption span{position:sticky;left:10px;display:inline-block;max-width:calc(100vw
 th,td{padding:4px 10px;text-align:left;vertical-align:top;border-top:1px solid var(--rule)}
 thead th{white-space:nowrap;color:var(--soft);font-weight:600}
 tbody th{font-weight:500;position:sticky;left:0;background:var(--paper);max-width:11rem;min-width:6.5rem}
+td{overflow-wrap:break-word;max-width:36rem}
+td:last-child:not(.n){min-width:10rem}
 .n{text-align:right;white-space:nowrap}
 .sub{padding-left:12px;display:block;color:var(--soft)}
 details{margin:10px 0}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from paceline.errors import StorageError
 from paceline_host import html as pages
 from paceline_host.charts import Line, lines, number, ticks
+from paceline_host.cli import main
 from paceline_host.details import details
 from paceline_host.html import write_html, write_pages
 from paceline_host.markup import VOID, Markup, table, tag
@@ -233,6 +234,13 @@ def test_a_page_lies_in_each_folder(tmp_path: Path) -> None:
     for run, page in whole.items():
         write_pages(load_report(folder / run), folder / run)
         assert (folder / run / "report.html").read_bytes() == page
+
+
+def test_the_command_writes_it_and_names_it_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = compared(tmp_path / "c-001")
+    assert main(["report", str(folder)]) == 0
+    assert capsys.readouterr().err.splitlines()[-1].endswith(str(folder / "report.html"))
+    assert all((folder / run / "report.html").is_file() for run in ("", "equal", "time"))
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
