@@ -15,7 +15,7 @@ _EXAMPLES = """examples:
   paceline-agent keys --dir /etc/paceline --name pi4      make this board's key pair, once
   paceline-agent run --config /etc/paceline/agent.toml    serve the host until stopped
 
-exit status: 0 ended in order, 2 usage, 3 configuration, 4 no connection, 5 key refused, 6 version, 10 storage
+exit status: 0 ended in order, 2 usage, 3 configuration, 4 no connection, 5 key refused, 6 version, 7 meter, 10 storage
 """
 
 
