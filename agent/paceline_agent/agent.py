@@ -85,6 +85,8 @@ class Agent:
     def _turn(self) -> None:
         timeout_s = OUTBOX_S if self._outbox else max(0.0, min(1.0, self._machine.wake_s() - _now_s()))
         ready = self._link.poll(timeout_s)
+        if self._link.refused:
+            raise KeyFileError(f"cannot work with {self._config.host.endpoint}: {self._link.trouble}")
         for arrival in self._link.receive():
             self._hear(arrival)
         if self._trainer.fileno() in ready:
@@ -240,7 +242,7 @@ class Agent:
     def _reconnect(self, action: m.Reconnect) -> None:
         trouble = self._link.trouble
         self._outbox.clear()
-        if "refused this board's key" in trouble or "CURVE handshake" in trouble:
+        if self._link.refused or "CURVE handshake" in trouble:
             raise KeyFileError(f"cannot work with {self._config.host.endpoint}: {trouble}")
         self._say(f"{action.reason}{': ' + trouble if trouble else ''}; connecting again")
         self._link.reconnect()

@@ -46,6 +46,7 @@ class AgentLink:
         self._keys = keys
         self._host_key = host_key
         self.trouble = "the host has not answered the connection attempt"
+        self.refused = False  # the host has said that it does not know this key
         self._context = zmq.Context()
         self._context.linger = 0
         self._poller = zmq.Poller()
@@ -141,7 +142,7 @@ class AgentLink:
                 if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._shaking, self.trouble = False, ""
                 elif kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                    self._shaking = False
+                    self._shaking, self.refused = False, True
                     self.trouble = (
                         f"the host refused this board's key, fingerprint {fingerprint(self._keys.public)}; "
                         f"put this board's .pub file, holding {self._keys.public}, into the host's boards' key folder"
