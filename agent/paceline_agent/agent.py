@@ -74,6 +74,7 @@ class Agent:
                 self._joules.known,
             )  # fmt: skip
             self._machine = m.AgentMachine(identity, lambda: secrets.randbits(64) or 1)
+            self._say(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}")
             self._do(self._machine.restart(_now_s()))
             while self._status is None and not self._stopping:
                 self._turn()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ exit status: 0 ended in order, 2 usage, 3 configuration, 4 no connection, 5 key 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
+    if sys.stderr is None:  # closed by the caller: talk goes nowhere, least of all to stdout
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.command(arguments)

@@ -41,6 +41,8 @@ def main(argv: list[str] | None = None) -> int:
             return accept_until_eof(listener)
         finally:
             arguments.socket.unlink(missing_ok=True)
+            with suppress(OSError):  # the folder was made for the socket; a killed fleet cannot remove it
+                arguments.socket.parent.rmdir()
 
 
 def preload(names: list[str]) -> None:

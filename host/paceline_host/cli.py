@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ exit status: 0 ok, 2 usage, 3 configuration or data, 4 connection, 5 keys, 9 the
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
+    if sys.stderr is None:  # closed by the caller: talk goes nowhere, least of all to stdout
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.command(arguments)

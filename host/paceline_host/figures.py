@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline_host.closed_form import slice_seconds
+from paceline_host.journal import is_held
 from paceline_host.ledger import Ledger
 from paceline_host.profile import BoardProfile
 from paceline_host.records import PARTS, Contribution, Energy, Round, Run
@@ -55,7 +56,7 @@ class RunFigures:
 
     run: Run
     folder: str
-    state: str  # "finished", "stopped: why", "unfinished"
+    state: str  # "finished", "stopped: why", "running", "unfinished": its host died
     boards: tuple[str, ...]
     rounds: tuple[RoundFigures, ...]
     samples: int
@@ -98,7 +99,7 @@ def figures(folder: Path) -> RunFigures:
     all_predicted = bool(rounds) and len(predicted) == len(rounds)
     later = rounds[1:]
     return RunFigures(
-        run=run, folder=str(folder), state=_state(run), boards=tuple(names.values()), rounds=tuple(rounds),
+        run=run, folder=str(folder), state=_state(run, folder), boards=tuple(names.values()), rounds=tuple(rounds),
         samples=proof.samples, makespan_s=busy_s if rounds else None,
         makespan_median_s=_median([row.makespan_s for row in later]),
         predicted_s=sum(predicted) if all_predicted else None,
@@ -203,9 +204,9 @@ def _late(rows: Sequence[Contribution], names: Mapping[int, str]) -> dict[str, f
     return {name: share for name, share in shares.items() if share > PACE_LIMIT}
 
 
-def _state(run: Run) -> str:
+def _state(run: Run, folder: Path) -> str:
     if run.ended is None:
-        return "unfinished"
+        return "running" if is_held(folder) else "unfinished"
     return "finished" if run.ended["ok"] else f"stopped: {run.ended['reason']}"
 
 

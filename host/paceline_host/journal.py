@@ -358,6 +358,21 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def is_held(folder: Path) -> bool:
+    """Tell whether a process is writing this run at present."""
+    try:
+        handle = os.open(folder / SPOOL, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def _hold_spool(folder: Path, *, create: bool) -> int:
     """Open the spool and hold the run: its lock ends with this process, however that ends."""
     path = folder / SPOOL

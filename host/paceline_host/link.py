@@ -8,6 +8,7 @@ presets and the reason of each option: docs/PROTOCOL.md. One thread, the one tha
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 
 import zmq
 import zmq.utils.z85
-from zmq.utils.monitor import parse_monitor_message
 
 from paceline.errors import KeyFileError, LinkError
 from paceline.keys import KeyPair, fingerprint
@@ -157,15 +157,16 @@ class HostLink:
     def _complain(self) -> None:
         with suppress(zmq.Again):
             while True:
-                event = parse_monitor_message(self._watch.recv_multipart(zmq.DONTWAIT))
+                event = _event(self._watch.recv_multipart(zmq.DONTWAIT))
                 if time.monotonic() - self._last_complaint_s < 5.0:
                     continue
                 self._last_complaint_s = time.monotonic()
-                if event["event"] == zmq.EVENT_ACCEPT_FAILED:
+                if event == zmq.EVENT_ACCEPT_FAILED:
                     self._say("cannot accept more connections: out of file descriptors? raise LimitNOFILE / ulimit -n")
                 else:
                     self._say(
-                        "a connection failed the CURVE handshake: that peer pins another host key, or is no agent"
+                        "a connection failed the CURVE handshake: that peer pins another host key or is no agent, "
+                        "or one of the two machines stood still"
                     )
 
     def _self_test(self, keys: KeyPair) -> None:
@@ -177,7 +178,7 @@ class HostLink:
             stranger.connect(self.endpoint.replace("0.0.0.0", "127.0.0.1"))
             if not watch.poll(int(SELF_TEST_S * 1000)):
                 raise LinkError(f"self-test: {self.endpoint} does not answer on this machine")
-            if parse_monitor_message(watch.recv_multipart())["event"] not in _REFUSALS:
+            if _event(watch.recv_multipart()) not in _REFUSALS:
                 raise LinkError("self-test: an unknown key was accepted; refusing to start")
         finally:
             stranger.disable_monitor()
@@ -279,3 +280,8 @@ class _Zap:
             f"refused an unknown key from {address}, fingerprint {fingerprint(key)}; if it is one of your boards, "
             f"put its .pub file, holding {key}, into the boards' key folder and start again"
         )
+
+
+def _event(frames: list[bytes]) -> int:
+    """Return the kind of a monitor's event. By hand, as on the agent: pyzmq's own parser imports asyncio."""
+    return int(struct.unpack_from("=H", frames[0])[0])

@@ -171,6 +171,7 @@ class RoundMachine:
         self._judging: dict[int, tuple[int, Lease]] = {}  # results in the store's hands; nothing may end these leases
         self._orphans: list[Slice] = []
         self._last_refusal = ""
+        self._refusing = False  # the last failure was an update that was refused
         self._planned_s = 0.0
         self._alone_s: float | None = None
         self._end_by_s = 0.0
@@ -529,7 +530,7 @@ class RoundMachine:
         energy_j = None if commit.compute_uj is None else commit.compute_uj * 1e-6
         self._planner.observe(event.board, result.compute_us * 1e-6, energy_j, result.samples)
         board.energy_per_sample_j = None if energy_j is None else energy_j / result.samples
-        board.failures = 0
+        board.failures, self._refusing = 0, False
         board.done += result.samples
         self._open.pop(lease.slice.index, None)
         if board.lease is lease and board.session is not None:
@@ -557,6 +558,7 @@ class RoundMachine:
         else:
             self._send(index, Cancel(board.session.nonce, board.lease.number, clip(reason)))
         board.failures += 1
+        self._refusing = True
         self._bar_if_hopeless(index, reason)
         self._unload(index, "rejected", reason, now_s)
 
@@ -614,7 +616,8 @@ class RoundMachine:
 
     def _alone(self, now_s: float) -> None:
         if all(board.hopeless for board in self.boards):
-            self._stop(Stop(f"no board may go on: {self._last_refusal}"), now_s)
+            hint = "; has training diverged? a smaller learning_rate may help" if self._refusing else ""
+            self._stop(Stop(f"no board may go on, the last was {self._last_refusal}{hint}"), now_s)
         elif self._alone_s is None:
             self._alone_s = now_s + self.facts.patience_s
             self._out.append(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline.errors import StorageError
-from paceline_host.journal import JOURNAL
+from paceline_host.journal import JOURNAL, is_held
 from paceline_host.ledger import Ledger
 
 
@@ -30,7 +30,8 @@ def list_runs(runs_dir: Path) -> list[dict[str, object]]:
         with Ledger(path.parent) as ledger:
             run = ledger.run
             done = sum(1 for round_ in ledger.rounds() if round_.closed_s is not None)
-        state = "unfinished" if run.ended is None else "finished" if run.ended.get("ok") else "stopped"
+        alive = "running" if is_held(path.parent) else "unfinished"
+        state = alive if run.ended is None else "finished" if run.ended.get("ok") else "stopped"
         rows.append(
             {
                 "run": run.run_id,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import RunError, StorageError
-from paceline_host.journal import BLOB_BYTES, JOURNAL, SPOOL, Journal
+from paceline_host.journal import BLOB_BYTES, JOURNAL, SPOOL, Journal, is_held
 from paceline_host.ledger import Ledger
 from paceline_host.records import Contribution, Energy, Event, Round
 from paceline_host.regimes.pma import Pma
@@ -55,6 +55,13 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
         assert (ledger.boards()[1].trainer_pid, ledger.boards()[1].present) == (12, 0)
         assert ledger.events("lost") == [Event(0.5, "lost", {"why": "no sign of life"}, 1, 2)]
         assert ledger.events("other") == []
+
+
+def test_a_run_that_is_being_written_is_told_from_one_whose_host_died(tmp_path: Path) -> None:
+    assert not is_held(tmp_path / "r")
+    with planned(tmp_path / "r"):
+        assert is_held(tmp_path / "r")
+    assert not is_held(tmp_path / "r")
 
 
 def test_every_sample_of_a_told_run_is_counted_exactly_once(tmp_path: Path) -> None:

@@ -607,7 +607,7 @@ def test_nobody_waits_for_a_board_whose_process_has_ended() -> None:
     assert sum(end - begin for _, begin, end in script.assignment(0).ranges) == script.facts.budget
     script.step(rm.Gone(0, "its agent process ended by SIGKILL", for_good=True))
     assert script.finish is not None
-    assert script.finish.reason.startswith("no board may go on: ")
+    assert script.finish.reason.startswith("no board may go on, the last was ")
 
 
 def test_a_run_whose_boards_are_all_barred_ends_at_once_and_says_why() -> None:
@@ -620,7 +620,7 @@ def test_a_run_whose_boards_are_all_barred_ends_at_once_and_says_why() -> None:
     script.tick(6.0)  # the last joules did not come
     assert script.finish is not None
     assert not script.finish.ok
-    assert script.finish.reason.startswith("no board may go on: ")
+    assert script.finish.reason.startswith("no board may go on, the last was ")
     assert script.finish.reason.endswith("trainer: oops")
 
 

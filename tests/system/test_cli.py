@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,15 @@ def test_a_wrong_command_line_is_exit_2(bench: Bench, program: str) -> None:
     assert shown.ends() == 2
     assert "invalid choice: 'no-such-command'" in shown.err
     assert bench.call(program).ends() == 2
+
+
+@pytest.mark.parametrize("module", ["paceline_host", "paceline_agent"])
+def test_talk_never_lands_on_stdout_when_stderr_is_closed(module: str, tmp_path: Path) -> None:
+    (tmp_path / "cut.toml").write_text("[run", encoding="utf-8")
+    command = {"paceline_host": "run cut.toml", "paceline_agent": "run --config cut.toml"}[module]
+    shell = f"exec {sys.executable} -m {module} {command} 2>&-"
+    done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
 
 
 RUN = "[run]\nrounds = 1\nbudget = 100\n"
