@@ -107,7 +107,9 @@ def bench_agent(say: Callable[[str], None], repeats: int = 7) -> list[dict[str, 
 
 def _one_start(link: HostLink, config: Path) -> tuple[float, float]:
     began_s = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-m", "paceline_agent", "run", "--config", str(config)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline_agent", "run", "--config", str(config)], stderr=subprocess.DEVNULL
+    )
     try:
         while time.monotonic() - began_s < HELLO_S:
             link.poll(0.5)
