@@ -19,7 +19,7 @@ from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
 from paceline_agent.ledger import Ledger, Split, Tally
 from paceline_agent.metering import MeterThread
-from paceline_agent.meters import Count, Meter, MeterSettings, open_meter
+from paceline_agent.meters import INSTANT, Count, Meter, MeterSettings, open_meter
 
 
 class Joules:
@@ -47,7 +47,7 @@ class Joules:
         self.source = meter.source
         self._meter = meter
         self._integrator = EnergyIntegrator(self._settings.period_ms * 1000, knots=1024)
-        self._thread = MeterThread(meter, self._settings.period_ms / 1000)
+        self._thread = MeterThread(meter, self._settings.period_ms / 1000, instant=self._settings.source in INSTANT)
         return self
 
     def __exit__(
@@ -76,6 +76,7 @@ class Joules:
             self._meter.activity(t_us, active)
             if not active:
                 self._thread.read_now()
+                self.drain()
 
     def open(self, t_us: int) -> None:
         """Open the window of a run; an older one is forgotten."""

@@ -22,7 +22,10 @@ STOP_S = 5.0  # a read that hangs longer is left behind
 class MeterThread:
     """Reads `meter` every `period_s`. `fileno()` becomes readable when readings or a new trouble are there."""
 
-    def __init__(self, meter: Meter, period_s: float) -> None:
+    def __init__(self, meter: Meter, period_s: float, *, instant: bool = False) -> None:
+        """Start. `instant`: reading it never blocks, so `read_now` reads in the caller's thread and wakes nobody."""
+        self._instant = instant
+        self._turn = threading.Lock()  # readings must queue up in the order in which they were taken
         self._meter = meter
         self._period_s = period_s
         self._readings: queue.SimpleQueue[Reading | Count] = queue.SimpleQueue()
@@ -47,7 +50,10 @@ class MeterThread:
 
     def read_now(self) -> None:
         """Read at once, so that a window that has just ended can be closed."""
-        self._now.set()
+        if self._instant:
+            self._read()
+        else:
+            self._now.set()
 
     def drain(self) -> list[Reading | Count]:
         """Return the readings that have come, oldest first."""
@@ -77,6 +83,10 @@ class MeterThread:
             self._now.clear()
 
     def _read(self) -> None:
+        with self._turn:
+            self._read_in_turn()
+
+    def _read_in_turn(self) -> None:
         try:
             readings = self._meter.read(time.monotonic_ns() // 1000)
         except Exception as error:

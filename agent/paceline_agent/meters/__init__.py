@@ -63,6 +63,9 @@ class Count:
     error_uj: int = 0  # how far the count may be from the truth at t_us
 
 
+INSTANT = {"modelled"}  # sources that no sensor can hold up
+
+
 class Meter(Protocol):
     """One source. `read` is called from the meter's thread, `activity` from the agent's."""
 
