@@ -84,7 +84,7 @@ def _block_us(call: Callable[[], object], blocks: int = 50, calls: int = 500) ->
 
 def bench_agent(say: Callable[[str], None], repeats: int = 7) -> list[dict[str, object]]:
     """Start an agent alone: seconds from the start of its process to HELLO at the host, and resident memory then."""
-    seconds, megabytes = [], []
+    seconds, mebibytes = [], []
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
         home = Path(folder)
         host, board = new_pair(), new_pair()
@@ -97,12 +97,12 @@ def bench_agent(say: Callable[[str], None], repeats: int = 7) -> list[dict[str, 
         )
         try:
             for _ in range(repeats):
-                took_s, rss_mb = _one_start(link, home / "agent.toml")
+                took_s, rss_mib = _one_start(link, home / "agent.toml")
                 seconds.append(took_s)
-                megabytes.append(rss_mb)
+                mebibytes.append(rss_mib)
         finally:
             link.close()
-    return [figure("agent: start to HELLO", "s", seconds), figure("agent: resident memory", "MB", megabytes)]
+    return [figure("agent: start to HELLO", "s", seconds), figure("agent: resident memory", "MiB", mebibytes)]
 
 
 def _one_start(link: HostLink, config: Path) -> tuple[float, float]:
@@ -116,14 +116,14 @@ def _one_start(link: HostLink, config: Path) -> tuple[float, float]:
             for arrival in link.receive():
                 message = decode(arrival.header, FROM_AGENT)
                 if isinstance(message, Hello) and message.pid == process.pid:
-                    return time.monotonic() - began_s, _rss_mb(process.pid)
+                    return time.monotonic() - began_s, _rss_mib(process.pid)
         raise RunError(f"no HELLO within {HELLO_S:g} s")
     finally:
         process.terminate()
         process.wait()
 
 
-def _rss_mb(pid: int) -> float:
+def _rss_mib(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024

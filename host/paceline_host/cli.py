@@ -200,7 +200,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     else:
         for row in rows:
             print(
-                f"{row['name']:58} {row['median']:9.3f} {row['unit']:3} "
+                f"{row['name']:58} {row['median']:9.3f} {row['unit']:4} "
                 f"({row['least']:.3f} to {row['most']:.3f}, {row['repeats']} times)"
             )
         print(" ".join(f"{key} {value}" for key, value in machine().items()), file=sys.stderr)

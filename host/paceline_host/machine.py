@@ -160,7 +160,6 @@ class RoundMachine:
         self.boards = [Board(name, since_s=now_s) for name in names]
         self.round = 0
         self.phase = "starting"  # starting, planning, working, closing, ending, finished
-        self.waiting_since_s = now_s
         self.round_seconds: list[float] = []
         self._regime, self._planner = regime, planner
         self._base = base_sha256
@@ -295,7 +294,7 @@ class RoundMachine:
             return
         self._alone_s = None
         self.round += 1
-        self.phase, self.waiting_since_s = "planning", now_s
+        self.phase = "planning"
         shares = self._planner.plan(present)
         slices = self._regime.plan(self.round, list(zip(present, shares, strict=True)))
         self._open = {s.index: s for s in slices}
@@ -306,7 +305,7 @@ class RoundMachine:
 
     def _stored(self, event: SlicesStored, now_s: float) -> None:
         if self.phase == "planning":
-            self.phase, self._planned_s, self.waiting_since_s = "working", now_s, now_s
+            self.phase, self._planned_s = "working", now_s
             for index, board in enumerate(self.boards):
                 if board.usable:
                     self._begin(index)
@@ -364,7 +363,7 @@ class RoundMachine:
     def _close_if_complete(self, now_s: float) -> None:
         if self.phase != "working" or self._open:
             return
-        self.phase, self.waiting_since_s = "closing", now_s
+        self.phase = "closing"
         self.round_seconds.append(now_s - self._planned_s)
         for index, board in enumerate(self.boards):
             if board.session is not None and board.begun:
