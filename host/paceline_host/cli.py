@@ -103,11 +103,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> int:
     from paceline_host.comparison import Comparison, new_folder
+    from paceline_host.embedded import run_embedded
     from paceline_host.experiment import load_experiment
     from paceline_host.watch import watcher
 
     experiment = load_experiment(arguments.experiment, arguments.set)
-    comparison = Comparison(experiment, watcher(experiment, quiet=arguments.quiet))
+    watch = watcher(experiment, quiet=arguments.quiet)
+    comparison = Comparison(experiment, watch)
     folder = new_folder(arguments.runs_dir, arguments.experiment.stem)
     interrupts: list[int] = []
 
@@ -119,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
-    complete = comparison.run(folder)
+    complete = run_embedded(comparison, folder, watch.say)
     if interrupts and not any(folder.glob("*/journal.sqlite")):
         print(f"paceline: interrupted before the first run began; {folder} holds no run", file=sys.stderr)
         return 128 + interrupts[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an experiment to a folder of runs: one fleet, one link, one run for each policy. Reads like the events happen.
+"""From an experiment to a folder of runs: one run for each policy, over a server that is there already.
 
 runs/NAME-001/            a comparison
     experiment.toml       effective settings
@@ -12,16 +12,14 @@ from __future__ import annotations
 import json
 import os
 import platform
-import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from paceline import settings
 from paceline.errors import SettingsError, StorageError
-from paceline.keys import KeyPair, read_boards, read_pair
+from paceline.keys import read_boards
 from paceline.policies import Policy
 from paceline.tasks import Task
 from paceline.tasks import make as make_task
@@ -29,15 +27,11 @@ from paceline.version import VERSION
 from paceline_host import machine as m
 from paceline_host import planner, records, regimes
 from paceline_host.experiment import Experiment
-from paceline_host.fleet import LocalFleet
-from paceline_host.link import HostLink
-from paceline_host.peers import Peers, Terms
 from paceline_host.profile import load_profile
 from paceline_host.server import Outcome, Server, TimedPlanner
 from paceline_host.store import Store
 
 CREDIT_CHUNKS = 4  # what a transfer may have in flight before the first grant
-_PRELOAD = {"mnist": ("torch", "numpy", "paceline.tasks.mnist"), "linear": ("paceline.tasks.linear",)}
 
 
 @dataclass(frozen=True)
@@ -68,28 +62,33 @@ def new_folder(parent: Path, stem: str) -> Path:
 
 
 class Comparison:
-    """All runs of an experiment. `run` works through them; `stop`, from a signal handler, ends it in order.
+    """All runs of an experiment. `work` goes through them over a server; `stop`, from any thread, ends it in order.
 
     Making one finds what is wrong with the experiment before any folder is made. Raises PacelineError.
     """
 
     def __init__(self, experiment: Experiment, watcher: Watcher) -> None:
-        self._experiment, self._watcher = experiment, watcher
+        self.experiment, self._watcher = experiment, watcher
         self._server: Server | None = None
         self._stopping = ""
-        self._data_dir = Path(experiment.data.folder) if experiment.data.folder else None
+        self.data_dir = Path(experiment.data.folder) if experiment.data.folder else None
         self._options = {key: value for key, value in experiment.task.items() if key != "name"}
         fleet = experiment.fleet
-        self._profile = load_profile(fleet.profile) if fleet.kind == "local" else None
-        names = self._profile.boards if self._profile is not None else read_boards(Path(fleet.keys) / "boards")
+        self.profile = load_profile(fleet.profile) if fleet.kind == "local" else None
+        names = self.profile.boards if self.profile is not None else read_boards(Path(fleet.keys) / "boards")
         if not names:
             raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
         for policy in experiment.policies():
             planner.make(policy, len(names), experiment.run.budget, experiment.run.minimum)
         try:
-            self._task = make_task(str(experiment.task["name"]), self._options, experiment.run.seed, self._data_dir)
+            self._task = make_task(str(experiment.task["name"]), self._options, experiment.run.seed, self.data_dir)
         except SettingsError as error:
             raise SettingsError([f"[task] of the experiment: {fault}" for fault in error.errors]) from None
+
+    @property
+    def stopping(self) -> bool:
+        """It was told to stop."""
+        return bool(self._stopping)
 
     def stop(self, reason: str) -> None:
         """End the present run, and begin no other."""
@@ -97,52 +96,24 @@ class Comparison:
         if self._server is not None:
             self._server.stop(reason)
 
-    def run(self, folder: Path) -> bool:
-        """Run every policy below `folder`; True when all finished. Raises PacelineError."""
-        self._folder, experiment = folder, self._experiment
-        (folder / "experiment.toml").write_text(settings.dump(experiment), encoding="utf-8")
-        with ExitStack() as life:
-            fleet, keys, boards = self._fleet(life)
-            link = HostLink(experiment.fleet.listen, keys, boards, self._watcher.say)
-            life.callback(link.close)
-            patience_s = experiment.run.patience_s
-            terms = Terms(
-                host_epoch=time.time_ns() // 1_000_000,  # grows with each start; a label, never subtracted
-                chunk_bytes=experiment.run.chunk_bytes,
-                credit_bytes=CREDIT_CHUNKS * experiment.run.chunk_bytes,
-                heartbeat_s=min(2.0, patience_s / 6),
-                patience_s=patience_s,
-            )
-            server = Server(link, Peers(terms), list(boards), fleet, self._watcher.say)
-            if fleet is not None:
-                self._watcher.say(f"starting {len(boards)} emulated boards (logs in {fleet.folder})")
-                fleet.start(link.endpoint, lambda: bool(self._stopping))
-            else:
-                self._watcher.say(f"listening on {link.endpoint} for {', '.join(boards)}")
-            life.callback(server.farewell)
-            self._server = server
-            life.callback(self._forget_server)  # first of all: a late Ctrl-C must not wake what is closed
-            outcomes = [self._one(policy, boards, server) for policy in experiment.policies()]
+    def work(self, folder: Path, server: Server, boards: Mapping[str, str]) -> bool:
+        """Run every policy below `folder` over `boards` (name -> public key); True when all finished.
+
+        Raises PacelineError.
+        """
+        self._folder = folder
+        (folder / "experiment.toml").write_text(settings.dump(self.experiment), encoding="utf-8")
+        self._server = server
+        try:
+            outcomes = [self._one(policy, boards, server) for policy in self.experiment.policies()]
             return all(outcomes)
-
-    def _forget_server(self) -> None:
-        self._server = None
-
-    def _fleet(self, life: ExitStack) -> tuple[LocalFleet | None, KeyPair, Mapping[str, str]]:
-        if self._profile is not None:
-            home = self._folder / "fleet"
-            home.mkdir()
-            preload = _PRELOAD.get(str(self._experiment.task["name"]), ())
-            fleet = LocalFleet(self._profile, home, self._data_dir, preload)
-            life.callback(fleet.close)
-            return fleet, fleet.host_keys, fleet.boards
-        folder = Path(self._experiment.fleet.keys)
-        return None, read_pair(folder / "host.key"), read_boards(folder / "boards")
+        finally:
+            self._server = None  # a late Ctrl-C must not wake what is closed
 
     def _one(self, policy: Policy, boards: Mapping[str, str], server: Server) -> bool:
         if self._stopping:
             return False
-        experiment, task, options = self._experiment, self._task, self._options
+        experiment, task, options = self.experiment, self._task, self._options
         run = experiment.run
         folder = self._folder / policy.name.replace(":", "-")
         row = records.Run(
@@ -170,47 +141,29 @@ class Comparison:
         regime = regimes.make(run.regime, task.samples, run.budget)
         machine = m.RoundMachine(facts, regime, timed, list(boards), store.model_sha256, time.monotonic())
         server.on_view = lambda machine, now_s: self._watcher.view(policy.name, machine, now_s)
-        outcome = self._serve(server, machine, timed, store, zero_s)
+        store.start()
+        try:
+            outcome = server.serve(machine, timed, store, zero_s)
+        finally:
+            store.finish()
         self._watcher.run_ended(folder, outcome)
         return outcome.ok
 
-    def _serve(
-        self, server: Server, machine: m.RoundMachine, timed: TimedPlanner, store: Store, zero_s: float
-    ) -> Outcome:
-        """Let the host's thread serve one run while this one stays free for signals."""
-        result: list[Outcome | BaseException] = []
-
-        def work() -> None:
-            try:
-                result.append(server.run(machine, timed, store, zero_s))
-            except BaseException as error:
-                result.append(error)
-
-        store.start()
-        thread = threading.Thread(target=work, name="host", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.2)
-        store.finish()
-        if isinstance(result[0], BaseException):
-            raise result[0]
-        return result[0]
-
     def _declared(self) -> dict[str, object]:
         """Return what an emulated fleet declares, for the report's closed form; nothing that runs reads it."""
-        if self._profile is None:
+        if self.profile is None:
             return {}
         return {
-            "profile": self._profile.name,
-            "boards": [asdict(board) for board in self._profile.boards],
+            "profile": self.profile.name,
+            "boards": [asdict(board) for board in self.profile.boards],
             "reference_seconds_per_sample": self._task.reference_seconds_per_sample,
         }
 
     def _only(self, policy: Policy) -> Experiment:
-        run = self._experiment.run
+        run = self.experiment.run
         return Experiment(
-            run=replace(run, policies=(policy.name,)), task=self._experiment.task,
-            fleet=self._experiment.fleet, energy=self._experiment.energy, data=self._experiment.data,
+            run=replace(run, policies=(policy.name,)), task=self.experiment.task,
+            fleet=self.experiment.fleet, energy=self.experiment.energy, data=self.experiment.data,
         )  # fmt: skip
 
 

@@ -2,24 +2,28 @@
 """The host's loop: carries out what the RoundMachine says. Effects only; decisions are the machine's, disk is the
 store's.
 
-One thread runs the loop and owns the link. Sessions outlive runs, so that a comparison starts its fleet once.
+One thread runs the loop and owns the link. Sessions outlive runs, so that a comparison starts its fleet once, and a
+daemon serves boards whether there is work for them or not.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from paceline.errors import LocalProtocolError, RemoteProtocolError
-from paceline.wire import Bye
+from paceline.errors import LocalProtocolError, RemoteProtocolError, RunError
+from paceline.wire import Bye, Message, Ping, Pong
 from paceline_host import machine as m
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import Arrival, HostLink
 from paceline_host.peers import Peers
 from paceline_host.planner import Planner
-from paceline_host.store import Job, Store, StoreEvent, StoreFailed
+from paceline_host.store import Job, Store, StoreFailed
 
 VIEW_S = 0.25  # how often the progress view is renewed, and the fleet's processes are looked at
 
@@ -49,21 +53,66 @@ class TimedPlanner:
         return shares
 
 
-class Server:
-    """Serves one run after the other to the boards `names`, over one link."""
+@dataclass
+class _Run:
+    """The run that is being served."""
 
-    def __init__(
-        self, link: HostLink, peers: Peers, names: Sequence[str], fleet: LocalFleet | None, say: Callable[[str], None]
-    ) -> None:
+    machine: m.RoundMachine
+    planner: TimedPlanner
+    store: Store
+    zero_s: float  # monotonic instant of second 0 of its journal
+    dropped: Counter[str]  # messages that were dropped before it
+    ended: queue.SimpleQueue[Outcome | BaseException] = field(default_factory=queue.SimpleQueue)
+    uploads: dict[int, bytearray] = field(default_factory=dict)  # by board: one lease each, so one upload each
+    jobs: list[Job] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+    def __post_init__(self) -> None:
+        self.names = [board.name for board in self.machine.boards]
+        self.index = {name: i for i, name in enumerate(self.names)}
+
+    @property
+    def now_s(self) -> float:
+        return time.monotonic() - self.zero_s
+
+
+class Server:
+    """Serves boards for as long as it lives, and one run after the other while there is one.
+
+    `start` it, let `serve` work through runs from any one thread, `close` it.
+    """
+
+    def __init__(self, link: HostLink, peers: Peers, fleet: LocalFleet | None, say: Callable[[str], None]) -> None:
         self._link, self._peers, self._fleet, self._say = link, peers, fleet, say
-        self._index = {name: i for i, name in enumerate(names)}
-        self._names = list(names)
+        self._run: _Run | None = None
+        self._next: queue.SimpleQueue[_Run] = queue.SimpleQueue()
         self._stop_reason = ""
-        self._uploads: dict[int, bytearray] = {}
+        self._closing = False
+        self._broken: BaseException | None = None
         self._departed: dict[str, str] = {}  # boards whose process has ended, and how
-        self._jobs: list[Job] = []
         self._looked_s = 0.0
+        self._thread = threading.Thread(target=self._work, name="host", daemon=True)
         self.on_view: Callable[[m.RoundMachine, float], None] = lambda machine, now_s: None
+
+    def start(self) -> None:
+        """Begin to listen to boards."""
+        self._thread.start()
+
+    def serve(self, machine: m.RoundMachine, planner: TimedPlanner, store: Store, zero_s: float) -> Outcome:
+        """Serve a run to its end. `zero_s`: monotonic instant of its second 0. Raises what made the store fail."""
+        run = _Run(machine, planner, store, zero_s, Counter())
+        self._next.put(run)
+        self._link.wake()
+        while True:  # in short waits, so that signals are handled meanwhile
+            try:
+                outcome = run.ended.get(timeout=0.2)
+            except queue.Empty:
+                if self._thread.is_alive():
+                    continue
+                raise self._broken or RunError("the host's loop has ended") from None
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
 
     def stop(self, reason: str) -> None:
         """End the present run in order; any thread or signal handler may call."""
@@ -74,149 +123,183 @@ class Server:
         """End the loop's present wait; any thread may call."""
         self._link.wake()
 
-    def farewell(self) -> None:
-        """Tell all boards that the host ends, so that they need not find out by its silence."""
-        for name in self._peers.connected():
-            header = self._peers.encode(name, Bye(self._peers.nonce(name), "the host has ended"), time.monotonic())
-            self._link.send(name, header)
+    def close(self) -> None:
+        """End the loop; all boards are told, so that they need not find out by the host's silence."""
+        self._closing = True
+        if self._thread.is_alive():
+            self._link.wake()
+            self._thread.join()
 
-    def run(self, machine: m.RoundMachine, planner: TimedPlanner, store: Store, zero_s: float) -> Outcome:
-        """Serve a run to its end. `zero_s`: monotonic instant of its start. Raises what made the store fail."""
-        self._machine, self._planner, self._store, self._zero_s = machine, planner, store, zero_s
-        self._outcome: Outcome | None = None
-        self._uploads.clear()
-        self._dropped = self._count_dropped()
-        for name in self._peers.connected():
-            self._connected(name)
-        for name, how in self._departed.items():
-            self._step(m.Gone(self._index[name], how, for_good=True))
-        while (outcome := self._turn()) is None:
-            pass
-        return outcome
+    # The loop -------------------------------------------------------------------------------------------------------
 
-    def _turn(self) -> Outcome | None:
-        now_s = time.monotonic()
-        due_s = min(self._machine.wake_s(), self._peers.next_silence_s(), self._looked_s + VIEW_S)
-        self._link.poll(max(0.0, due_s - now_s))
-        for arrival in self._link.receive():
-            self._hear(arrival)
-        for event in self._store.events():
-            self._settle(event)
-        now_s = time.monotonic()
+    def _work(self) -> None:
+        try:
+            while not self._closing:
+                self._turn()
+            for name in self._peers.connected():
+                header = self._peers.encode(name, Bye(self._peers.nonce(name), "the host has ended"), time.monotonic())
+                self._link.send(name, header)
+        except BaseException as error:
+            self._broken = error
+            if self._run is not None:
+                self._run.ended.put(error)
+
+    def _turn(self) -> None:
+        machine_s = self._run.machine.wake_s() if self._run is not None else float("inf")
+        due_s = min(machine_s, self._peers.next_silence_s(), self._looked_s + VIEW_S)
+        self._link.poll(max(0.0, due_s - time.monotonic()))
+        try:
+            for arrival in self._link.receive():
+                self._hear(arrival)
+            if self._run is None:
+                self._begin_next()
+            self._mind_the_run()
+            if time.monotonic() >= self._looked_s + VIEW_S:
+                self._look(time.monotonic())
+        except BaseException as error:  # of this run: its store, its machine; boards are served on
+            if self._run is None:
+                raise
+            self._run.ended.put(error)
+            self._run = None
+
+    def _begin_next(self) -> None:
+        with suppress(queue.Empty):
+            run = self._run = self._next.get_nowait()
+            run.dropped = self._count_dropped()
+            for name in self._peers.connected():
+                self._connected(name)
+            for name, how in self._departed.items():
+                self._gone(name, how, for_good=True)
+
+    def _mind_the_run(self) -> None:
+        run = self._run
+        if run is None:
+            return
+        for event in run.store.events():
+            if isinstance(event, StoreFailed):
+                raise event.error
+            self._step(event)
         if self._stop_reason:
             reason, self._stop_reason = self._stop_reason, ""
             self._step(m.Stop(reason))
-        if now_s >= self._looked_s + VIEW_S:
-            self._look(now_s)
-        if now_s >= self._machine.wake_s():
+        if time.monotonic() >= run.machine.wake_s():
             self._step(m.Tick())
-        self._post()
-        return self._outcome
+        if run.jobs:
+            run.store.post(run.jobs)
+            run.jobs = []
+        if run.outcome is not None:
+            self._run = None
+            run.ended.put(run.outcome)
 
     def _look(self, now_s: float) -> None:
         self._looked_s = now_s
         for board in self._peers.silent(now_s):
-            self._step(m.Gone(self._index[board], "no sign of life"))
+            self._gone(board, "no sign of life")
         for ended in self._fleet.ended() if self._fleet is not None else ():
             self._peers.forget(ended.board)
             self._departed[ended.board] = ended.text
-            self._step(m.Gone(self._index[ended.board], ended.text, for_good=True))
-        self.on_view(self._machine, now_s)
+            self._gone(ended.board, ended.text, for_good=True)
+        if self._run is not None:
+            self.on_view(self._run.machine, now_s)
 
-    def _settle(self, event: StoreEvent) -> None:
-        if isinstance(event, StoreFailed):
-            raise event.error
-        self._step(event)
+    # What boards say ------------------------------------------------------------------------------------------------
 
     def _hear(self, arrival: Arrival) -> None:
-        heard = self._peers.hear(arrival.board, arrival.header, time.monotonic())
-        index = self._index[arrival.board]
+        board = arrival.board
+        heard = self._peers.hear(board, arrival.header, time.monotonic())
+        run = self._run
         if heard.warning:
             self._say(heard.warning)
-            self._jobs.append(Job(m.Note("warning", heard.warning, index, loud=False), self._run_s()))
+            if run is not None:
+                note = m.Note("warning", heard.warning, run.index.get(board), loud=False)
+                run.jobs.append(Job(note, run.now_s))
         if heard.closed:
-            self._step(m.Gone(index, heard.closed))
+            self._gone(board, heard.closed)
         if heard.current:
-            self._link.adopt(arrival.board, arrival.route)
+            self._link.adopt(board, arrival.route)
         if heard.answer is not None:
             self._link.send_to(arrival.route, heard.answer)
         if heard.opened:
-            self._connected(arrival.board)
-        if heard.message is not None:
-            self._step(m.Said(index, heard.message, len(arrival.payload)), arrival)
+            self._connected(board)
+        if heard.message is not None and run is not None and board in run.index:
+            self._step(m.Said(run.index[board], heard.message, len(arrival.payload)), arrival)
+        elif isinstance(heard.message, Ping):
+            self._send_to(board, Pong(heard.message.session, heard.message.lease, 0.0))
 
     def _connected(self, name: str) -> None:
-        session, hello = self._peers.session(name), self._peers.hello(name)
-        if session is not None:
-            self._step(m.Connected(self._index[name], session, hello.pid, hello.agent_version, hello.chunk_max))
+        session, run = self._peers.session(name), self._run
+        if session is not None and run is not None and name in run.index:
+            hello = self._peers.hello(name)
+            self._step(m.Connected(run.index[name], session, hello.pid, hello.agent_version, hello.chunk_max))
+
+    def _gone(self, name: str, reason: str, *, for_good: bool = False) -> None:
+        if self._run is not None and name in self._run.index:
+            self._step(m.Gone(self._run.index[name], reason, for_good=for_good))
+
+    # What the machine says ------------------------------------------------------------------------------------------
 
     def _step(self, event: m.Event, arrival: Arrival | None = None) -> None:
+        run = self._run
+        if run is None:
+            return
         try:
-            actions = self._machine.step(event, time.monotonic())
+            actions = run.machine.step(event, time.monotonic())
         except RemoteProtocolError as error:
             self._peers.dropped["against-the-run"] += 1
             self._say(f"{arrival.board if arrival else 'a board'} broke the protocol, message dropped: {error}")
             return
         for action in actions:
-            self._do(action, arrival)
+            self._do(run, action, arrival)
 
-    def _do(self, action: m.Action, arrival: Arrival | None) -> None:
+    def _do(self, run: _Run, action: m.Action, arrival: Arrival | None) -> None:
         if isinstance(action, m.Send):
-            self._send(action)
+            self._send(run, action)
         elif isinstance(action, m.WriteUpload):
             assert arrival is not None
-            upload = self._uploads.get(action.lease)
+            upload = run.uploads.get(action.board)
             if upload is None:
-                upload = self._uploads[action.lease] = bytearray(action.nbytes)
+                upload = run.uploads[action.board] = bytearray(action.nbytes)
             upload[action.offset : action.offset + len(arrival.payload)] = arrival.payload
         else:
-            self._record(action)
+            self._record(run, action)
 
-    def _record(self, action: m.Action) -> None:
-        upload, session, allocate_s = None, "", 0.0
+    def _record(self, run: _Run, action: m.Action) -> None:
+        upload, allocate_s = None, 0.0
         if isinstance(action, m.StoreResult):
-            upload = self._uploads.pop(action.result.lease)
-        elif isinstance(action, m.StoreLoss):
-            self._uploads.pop(action.lease, None)
-        elif isinstance(action, m.StoreEnergy):
-            session = f"{action.energy.session:016x}"
+            upload = run.uploads.pop(action.board)
         elif isinstance(action, m.StoreSlices) and action.first:
-            allocate_s = self._planner.last_s
+            allocate_s = run.planner.last_s
         elif isinstance(action, m.Note) and action.loud:
             self._say(action.detail)
         elif isinstance(action, m.Finish):
-            self._record_dropped()
-        self._jobs.append(Job(action, self._run_s(), upload, session, allocate_s))
+            self._record_dropped(run)
+        run.jobs.append(Job(action, run.now_s, upload, allocate_s))
         if isinstance(action, m.Finish):
-            self._outcome = Outcome(action.ok, action.reason)
+            run.outcome = Outcome(action.ok, action.reason)
 
-    def _record_dropped(self) -> None:
+    def _record_dropped(self, run: _Run) -> None:
         """Say and journal how many messages of this run were refused, and for what."""
-        fresh = self._count_dropped() - self._dropped
+        fresh = self._count_dropped() - run.dropped
         if fresh:
             counts = ", ".join(f"{number} {reason}" for reason, number in sorted(fresh.items()))
-            self._record(m.Note("dropped", f"messages dropped in this run: {counts}"))
+            self._record(run, m.Note("dropped", f"messages dropped in this run: {counts}"))
 
     def _count_dropped(self) -> Counter[str]:
         return self._peers.dropped + Counter({"wrong-frames": self._link.dropped_frames})
 
-    def _send(self, action: m.Send) -> None:
-        name = self._names[action.board]
+    def _send(self, run: _Run, action: m.Send) -> None:
         payload: memoryview | bytes = b""
         if action.piece is not None:
-            payload = memoryview(self._store.model)[action.piece[0] : action.piece[1]]
-        try:
-            header = self._peers.encode(name, action.message, time.monotonic())
-        except (KeyError, LocalProtocolError) as error:
-            self._say(f"{name}: {action.message.kind} not sent: {error}")
-            return
-        if not self._link.send(name, header, payload) and self._peers.forget(name):
+            payload = memoryview(run.store.model)[action.piece[0] : action.piece[1]]
+        name = run.names[action.board]
+        if not self._send_to(name, action.message, payload) and self._peers.forget(name):
             self._step(m.Gone(action.board, "its connection is lost"))
 
-    def _post(self) -> None:
-        if self._jobs:
-            self._store.post(self._jobs)
-            self._jobs = []
-
-    def _run_s(self) -> float:
-        return time.monotonic() - self._zero_s
+    def _send_to(self, name: str, message: Message, payload: memoryview | bytes = b"") -> bool:
+        """Send; False: there is no connection. What the session does not allow is said, and not sent."""
+        try:
+            header = self._peers.encode(name, message, time.monotonic())
+        except (KeyError, LocalProtocolError) as error:
+            self._say(f"{name}: {message.kind} not sent: {error}")
+            return True
+        return self._link.send(name, header, payload)

@@ -28,7 +28,6 @@ class Job:
     action: m.Action
     at_s: float
     upload: bytearray | None = None
-    session: str = ""
     allocate_s: float = 0.0
 
 
@@ -153,8 +152,8 @@ class Store(threading.Thread):
         e = action.energy
         self._journal.set_energy(
             records.Energy(
-                e.round, action.board, job.session, e.compute_uj, e.wait_uj, e.transfer_uj, e.wasted_uj, e.other_uj,
-                e.total_uj, e.span_us, e.covered_us, e.bound_uj, e.source, e.flags,
+                e.round, action.board, f"{e.session:016x}", e.compute_uj, e.wait_uj, e.transfer_uj, e.wasted_uj,
+                e.other_uj, e.total_uj, e.span_us, e.covered_us, e.bound_uj, e.source, e.flags,
             )
         )  # fmt: skip
         return []

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host for one comparison: link and fleet come up, the runs go by, all of it goes down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from paceline.keys import KeyPair, read_boards, read_pair
+from paceline_host.comparison import CREDIT_CHUNKS, Comparison
+from paceline_host.experiment import RunSettings
+from paceline_host.fleet import LocalFleet
+from paceline_host.link import HostLink
+from paceline_host.peers import Peers, Terms
+from paceline_host.server import Server
+
+_PRELOAD = {"mnist": ("torch", "numpy", "paceline.tasks.mnist"), "linear": ("paceline.tasks.linear",)}
+
+
+def terms(run: RunSettings) -> Terms:
+    """Return what the sessions of a host use."""
+    return Terms(
+        host_epoch=time.time_ns() // 1_000_000,  # grows with each start; a label, never subtracted
+        chunk_bytes=run.chunk_bytes,
+        credit_bytes=CREDIT_CHUNKS * run.chunk_bytes,
+        heartbeat_s=min(2.0, run.patience_s / 6),
+        patience_s=run.patience_s,
+    )
+
+
+def run_embedded(comparison: Comparison, folder: Path, say: Callable[[str], None]) -> bool:
+    """Work through a comparison below `folder`; True when all its runs finished. Raises PacelineError."""
+    experiment = comparison.experiment
+    with ExitStack() as life:
+        fleet, keys, boards = _fleet(comparison, folder, life)
+        link = HostLink(experiment.fleet.listen, keys, boards, say)
+        life.callback(link.close)
+        server = Server(link, Peers(terms(experiment.run)), fleet, say)
+        if fleet is not None:
+            say(f"starting {len(boards)} emulated boards (logs in {fleet.folder})")
+            fleet.start(link.endpoint, lambda: comparison.stopping)
+        else:
+            say(f"listening on {link.endpoint} for {', '.join(boards)}")
+        server.start()
+        life.callback(server.close)
+        return comparison.work(folder, server, boards)
+
+
+def _fleet(
+    comparison: Comparison, folder: Path, life: ExitStack
+) -> tuple[LocalFleet | None, KeyPair, Mapping[str, str]]:
+    experiment = comparison.experiment
+    if comparison.profile is None:
+        keys = Path(experiment.fleet.keys)
+        return None, read_pair(keys / "host.key"), read_boards(keys / "boards")
+    home = folder / "fleet"
+    home.mkdir()
+    fleet = LocalFleet(comparison.profile, home, comparison.data_dir, _PRELOAD.get(str(experiment.task["name"]), ()))
+    life.callback(fleet.close)
+    return fleet, fleet.host_keys, fleet.boards
