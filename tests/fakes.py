@@ -175,6 +175,9 @@ class FakeBoard:
         self.trainer_starts = 0
         self.energy_known = True
         self.marks: list[am.Mark] = []
+        self.voids: list[int] = []
+        self.kept: am.Kept | None = None  # with the update: its disk, which outlives the agent
+        self.update = b""
 
     @property
     def name(self) -> str:
@@ -189,8 +192,9 @@ class FakeBoard:
         nonces = (self.index * 1_000_000 + self.life * 1000 + i for i in itertools.count(1))
         source = "modelled" if self.energy_known else "none"
         me = am.Identity("0.1.0", f"machine-{self.index}", 100 + self.index, 1 << 20, source, self.energy_known)
-        self.machine = am.AgentMachine(me, lambda: next(nonces))
-        self.model, self.update = bytearray(), b""
+        whole = self.kept is not None and sha(self.update) == self.kept.update_sha256
+        self.machine = am.AgentMachine(me, lambda: next(nonces), self.kept if whole else None)
+        self.model = bytearray()
         self._payload: bytes | memoryview = b""
         self.connect()
 
@@ -235,7 +239,7 @@ class FakeBoard:
             case am.StartTrainer(_):
                 self.trainer_life += 1
                 self.trainer_starts += 1
-                self.model, self.update = bytearray(MODEL_BYTES), b""
+                self.model = bytearray(MODEL_BYTES)
                 ready = am.TrainerReady(MANIFEST, MODEL_BYTES, self.world.facts.samples, "linear", 200 + self.index)
                 self._later(0.2, ready)
             case am.StoreBase(lease, offset, whole):
@@ -249,7 +253,7 @@ class FakeBoard:
                 self._later(0.05, am.Measured(lease, joules, joules, "modelled", 0), trainer=False)
             case am.MeasureSplit(run, round_):
                 known = 7 if self.energy_known else None
-                split = Energy(1, run, round_, known, known, known, known, known, known, known, 9, 9, "modelled", 0)
+                split = Energy(1, 1, run, round_, known, known, known, known, known, known, known, 9, 9, "modelled", 0)
                 self._later(0.05, am.SplitMeasured(split), trainer=False)
             case am.Reconnect(reason):
                 self.reconnects.append(reason)
@@ -259,6 +263,10 @@ class FakeBoard:
                 self.alive = False
             case am.Mark():
                 self.marks.append(action)
+            case am.Keep(kept):
+                self.kept = kept
+            case am.Void(lease):
+                self.voids.append(lease)
 
     def _work(self, action: am.StartWork) -> None:
         """Work in two steps; what was begun goes on after StopWork, as a trainer does that has not read it yet."""
@@ -375,13 +383,13 @@ class World:
             if isinstance(action, rm.Send):
                 self._host_send(action)
             elif isinstance(action, rm.WriteUpload):
-                upload = self._uploads.setdefault(action.lease, bytearray(action.nbytes))
+                upload = self._uploads.setdefault(action.board, bytearray(action.nbytes))
                 upload[action.offset : action.offset + len(payload)] = payload
             elif isinstance(action, rm.Finish):
                 self.finish = action
             else:
                 if isinstance(action, rm.StoreResult):
-                    assert sha(self._uploads.pop(action.result.lease)) == action.commit.update_sha256
+                    assert sha(self._uploads.pop(action.board)) == action.result.update_sha256
                     self.hook(self, "before", "store", "result", self.boards[action.board])
                 self.store.jobs.append(action)
         if self.store.jobs:
@@ -428,7 +436,7 @@ class World:
     def host_hear(self, board: FakeBoard, route: int, header: bytes, payload: bytes | memoryview) -> None:
         """Take an arrival as the server does."""
         heard = self.peers.hear(board.name, header, self.now_s)
-        if heard.closed:
+        if heard.closed and not heard.opened:
             self.host_step(rm.Gone(board.index, heard.closed))
         if heard.current:
             self._adopted[board.name] = route
@@ -436,6 +444,8 @@ class World:
             self._to_board(board, route, heard.answer, b"", wire.decode(heard.answer, wire.FROM_HOST).kind)
         session = self.peers.session(board.name)
         if heard.opened and session is not None:
-            self.host_step(rm.Connected(board.index, session))
+            hello = self.peers.hello(board.name)
+            kept = hello.kept_run, hello.kept_round, hello.kept_slice
+            self.host_step(rm.Connected(board.index, session, kept=kept))
         if heard.message is not None:
             self.host_step(rm.Said(board.index, heard.message, len(payload)), payload)
