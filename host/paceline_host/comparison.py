@@ -28,7 +28,7 @@ from paceline.tasks import make as make_task
 from paceline.version import VERSION
 from paceline_host import machine as m
 from paceline_host import planner, records, regimes
-from paceline_host.experiment import Experiment
+from paceline_host.experiment import Experiment, load_experiment
 from paceline_host.profile import load_profile
 from paceline_host.recovery import Recovered, Reported, begun, recover, replay
 from paceline_host.server import Outcome, Server, TimedPlanner
@@ -63,6 +63,24 @@ def new_folder(parent: Path, stem: str) -> Path:
             f"cannot make a run folder in {parent}: {error.strerror}; choose one with --runs-dir"
         ) from None
     raise StorageError(f"{parent} holds 9,999 runs of {stem}; remove some")
+
+
+def load_folder(folder: Path) -> tuple[Path, Experiment]:
+    """Return the comparison's folder and the experiment of what is to be taken up: a comparison, or one run in it.
+
+    Raises StorageError when there is nothing that was begun, SettingsError for a faulty experiment.toml.
+    """
+    if (folder / EXPERIMENT).exists():
+        return folder, load_experiment(folder / EXPERIMENT)
+    parent = folder.resolve().parent
+    if not (parent / EXPERIMENT).exists():
+        raise StorageError(f"{folder}: nothing was begun there; expected a folder that `paceline runs` lists")
+    experiment = load_experiment(parent / EXPERIMENT)
+    names = [policy.name for policy in experiment.policies() if folder_name(policy) == folder.resolve().name]
+    if not names:
+        known = ", ".join(folder_name(policy) for policy in experiment.policies())
+        raise StorageError(f"{folder}: no run of {parent}; its runs are {known}")
+    return parent, replace(experiment, run=replace(experiment.run, policies=tuple(names)))
 
 
 class Comparison:
