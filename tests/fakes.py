@@ -89,6 +89,21 @@ class Ledger:
         """Return the texts of all notes of a kind."""
         return [note.detail for note in self.notes if note.kind == kind]
 
+    def reopened(self, lives: int) -> rm.Reopened:
+        """Return where a run stands of which this is the ledger."""
+        number = max((r for r, _ in self.slices), default=0)
+        mine = [s for (r, _), s in self.slices.items() if r == number]
+        counted = {(done.slice.round, done.slice.index) for done in self.accepted}
+        gone = {s.redealt_from for s in mine}
+        left = tuple(s for s in mine if (number, s.index) not in counted and s.index not in gone)
+        lost = {loss.slice.index for loss in self.losses if loss.slice.round == number}
+        return rm.Reopened(
+            round=number, closed=number in self.rounds or not number, open_slices=() if number in self.rounds else left,
+            lost=frozenset(lost), next_index=len(mine), counted=frozenset(counted), lives=lives, elapsed_s=1.0,
+            done=tuple((d.board, d.slice.samples) for d in self.accepted if d.slice.round == number),
+            round_seconds=tuple(1.0 for _ in self.rounds),
+        )  # fmt: skip
+
     def counted(self, round_: int) -> Counter[tuple[int, int]]:
         """Return how often each (epoch, position) was counted in a round."""
         return places(r for done in self.accepted if done.slice.round == round_ for r in done.slice.ranges)
@@ -323,9 +338,25 @@ class World:
         self.bases = {sha(model_of(r)): model_of(r) for r in range(f.rounds + 1)}
         self._uploads: dict[int, bytearray] = {}
         self.finish: rm.Finish | None = None
+        self.host_life = 1
         self.machine = rm.RoundMachine(
             f, Pma(f.samples, f.budget), self.planner, list(self._index), sha(model_of(0)), self.now_s
         )
+
+    def restart_host(self) -> None:
+        """Kill the host and start it again at once: only what the store has carried out is left of it."""
+        self.host_life += 1
+        f = self.facts
+        self.peers = Peers(Terms(self.host_life, f.chunk_bytes, f.credit_bytes, 2.0, f.patience_s))
+        self._adopted.clear()
+        self._uploads.clear()
+        self.store.jobs.clear()
+        self.finish = None
+        self.planner = EvenPlanner(f.budget)
+        self.machine = rm.RoundMachine(
+            f, Pma(f.samples, f.budget), self.planner, list(self._index), sha(model_of(len(self.ledger.rounds))),
+            self.now_s, self.ledger.reopened(self.host_life - 1),
+        )  # fmt: skip
 
     @property
     def ledger(self) -> Ledger:
@@ -379,7 +410,10 @@ class World:
         except RemoteProtocolError:
             self.peers.dropped["against-the-run"] += 1
             return
+        life = self.host_life
         for action in actions:
+            if life != self.host_life:
+                return
             if isinstance(action, rm.Send):
                 self._host_send(action)
             elif isinstance(action, rm.WriteUpload):
@@ -391,19 +425,24 @@ class World:
                 if isinstance(action, rm.StoreResult):
                     assert sha(self._uploads.pop(action.board)) == action.result.update_sha256
                     self.hook(self, "before", "store", "result", self.boards[action.board])
+                    if life != self.host_life:
+                        return
                 self.store.jobs.append(action)
         if self.store.jobs:
             self.at(self._store_s, self._settle)
 
     def _settle(self) -> None:
+        life = self.host_life
         for event in self.store.settle():
+            if life != self.host_life:
+                return
             self.host_step(event)
             if isinstance(event, rm.ResultStored):
                 self.hook(self, "after", "store", "result", self.boards[event.board])
 
     def _host_send(self, action: rm.Send) -> None:
         board = self.boards[action.board]
-        if self.peers.session(board.name) is None:
+        if self.peers.session(board.name) is None or board.name not in self._adopted:
             return
         header = self.peers.encode(board.name, action.message, self.now_s)
         base = self.machine.boards[action.board].lease

@@ -29,6 +29,7 @@ from paceline.version import VERSION
 from paceline_host import machine as m
 from paceline_host import planner, records, regimes
 from paceline_host.experiment import Experiment, load_experiment
+from paceline_host.ledger import Ledger
 from paceline_host.profile import load_profile
 from paceline_host.recovery import Recovered, Reported, begun, recover, replay
 from paceline_host.server import Outcome, Server, TimedPlanner
@@ -112,6 +113,18 @@ class Comparison:
     def stopping(self) -> bool:
         """It was told to stop."""
         return bool(self._stopping)
+
+    def left(self, folder: Path) -> list[str]:
+        """Return the policies whose runs below `folder` are not finished yet."""
+        names = []
+        for policy in self.experiment.policies():
+            path = folder / folder_name(policy)
+            if begun(path):
+                with Ledger(path) as ledger:
+                    if ledger.run.ended is not None and ledger.run.ended.get("ok"):
+                        continue
+            names.append(policy.name)
+        return names
 
     def stop(self, reason: str) -> None:
         """End the present run, and begin no other."""

@@ -96,12 +96,17 @@ def _run(arguments: argparse.Namespace, talk: Talk) -> int:
 
 
 def _resume(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline_host.commands.report import print_report
     from paceline_host.comparison import Comparison, load_folder
     from paceline_host.watch import watcher
 
     folder, experiment = load_folder(arguments.run)
     watch = watcher(experiment, talk, quiet=arguments.quiet)
     comparison = Comparison(experiment, watch, arguments.replay_reports)
+    if not comparison.left(folder):
+        talk(f"{folder}: every run is finished, nothing is left to do")
+        print_report(folder, arguments.json, talk)
+        return 0
     return _work(comparison, folder, arguments.json, talk)
 
 

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`paceline` that kills itself at a chosen point, or lists the points it passes. A program, started by tests.
+
+    python mortal_host.py LIST|POINT FILE paceline-arguments...
+
+A point is an event of the host and how often it has happened: "commit:3" (about to commit for the third time),
+"committed:3", "said:assign:1", "heard:result:2". With LIST each is appended to FILE as it goes by; at POINT the process
+gets SIGKILL, which nothing can catch, and FILE has the point's name. No report is made: it is not what is tried here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from paceline import wire
+from paceline_host.cli import main
+from paceline_host.commands import report
+from paceline_host.journal import Journal
+from paceline_host.link import HostLink
+from paceline_host.server import Server
+
+TARGET, FILE = sys.argv[1], sys.argv[2]
+seen: Counter[str] = Counter()
+
+
+def passing(event: str) -> None:
+    """Count an event; die here if this is the point."""
+    seen[event] += 1
+    point = f"{event}:{seen[event]}"
+    if TARGET in ("LIST", point):
+        with open(FILE, "a", encoding="utf-8") as file:
+            file.write(point + "\n")
+    if TARGET == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def patch() -> None:
+    """Let the journal and the link tell what they do."""
+    transaction, send_to, hear = Journal.transaction, HostLink.send_to, Server._hear
+
+    @contextmanager
+    def watched(journal: Journal) -> Iterator[None]:
+        inner = journal._inside
+        with transaction(journal):
+            yield
+            if not inner:
+                passing("commit")
+        if not inner:
+            passing("committed")
+
+    def said(link: HostLink, route: bytes, header: bytes, payload: Any = b"") -> bool:
+        sent = send_to(link, route, header, payload)
+        passing(f"said:{wire.decode(header, wire.FROM_HOST).kind}")
+        return sent
+
+    def heard(server: Server, arrival: Any) -> None:
+        kind = wire.decode(arrival.header, wire.FROM_AGENT).kind
+        hear(server, arrival)
+        passing(f"heard:{kind}")
+
+    replaced: dict[str, tuple[type, Callable[..., Any]]] = {
+        "transaction": (Journal, watched), "send_to": (HostLink, said), "_hear": (Server, heard),
+    }  # fmt: skip
+    report.print_report = lambda folder, as_json, talk: None
+    for name, (cls, function) in replaced.items():
+        setattr(cls, name, function)
+
+
+if __name__ == "__main__":
+    patch()
+    sys.exit(main(sys.argv[3:]))
