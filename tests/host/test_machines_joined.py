@@ -158,6 +158,9 @@ def restart_both(world: World, board: FakeBoard) -> None:
     die_and_come_back(world, board)
 
 
+HARMS = [die, die_and_come_back, cut, kill_trainer, restart_host, restart_both]
+
+
 def points(world: World) -> list[tuple[str, str, str]]:
     """Return (when, who hears, kind) of all points of a faultless run of a world."""
     seen: list[tuple[str, str, str]] = []
@@ -198,7 +201,7 @@ def test_the_points_are_before_and_after_each_kind_of_message_of_a_run() -> None
 
 
 @pytest.mark.parametrize("notices", [True, False], ids=["noticed at once", "noticed by silence"])
-@pytest.mark.parametrize("harm", [die, die_and_come_back, cut, kill_trainer, restart_host, restart_both], ids=lambda harm: str(harm.__name__))
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: str(harm.__name__))
 def test_whatever_board_is_lost_at_whatever_step_each_sample_counts_once(harm: Harm, notices: bool) -> None:
     for point, where in enumerate(points(World(rounds=2))):
         world = started(harmed_at(World(rounds=2, notices=notices), point, harm))
@@ -217,27 +220,31 @@ def test_a_lost_board_that_comes_back_works_again_from_its_next_round_on() -> No
     assert 0 in by_round[3]
 
 
-def test_what_a_board_had_finished_when_the_host_died_is_offered_again_and_not_computed_again() -> None:
-    """The host dies as a result is announced, while it is judged, and after it was stored and before the board knew."""
-    for when, who, kind in [("after", "board", "credit"), ("before", "store", "result"), ("before", "board", "answer")]:
-        world = started(World(rounds=2))
-        died = False
+@pytest.mark.parametrize(
+    "point",
+    [("after", "board", "credit"), ("before", "store", "result"), ("before", "board", "answer")],
+    ids=["as it is announced", "before it is stored", "stored, and the board does not know"],
+)
+def test_what_a_board_had_finished_when_the_host_died_is_offered_again_and_not_computed_again(
+    point: tuple[str, str, str],
+) -> None:
+    world = started(World(rounds=2))
+    died = False
 
-        def hook(world: World, *point: object) -> bool:
-            nonlocal died
-            if not died and point[:3] == (when, who, kind) and world.ledger.slices and world.started:
-                died = True
-                world.restart_host()
-                return False
+    def hook(world: World, *here: object) -> bool:
+        nonlocal died
+        if died or here[:3] != point or not world.started:
             return True
+        died = True
+        world.restart_host()
+        return False
 
-        world.hook = hook
-        check_run(world, world.run())
-        assert died
-        assert world.dropped_by_boards == []
-        finished = [work.round for board, work, _ in world.started if board == 0]
-        assert finished == [1, 2], f"board 0 worked on rounds {finished}, host killed {when} {who} {kind}"
-        assert not world.boards[0].voids, "its joules are wasted though they count"
+    world.hook = hook
+    check_run(world, world.run())
+    assert died
+    assert world.dropped_by_boards == []
+    assert [work.round for board, work, _ in world.started if board == 0] == [1, 2], "board 0 worked twice"
+    assert not world.boards[0].voids, "its joules are wasted though they count"
 
 
 def test_an_upload_that_was_cut_goes_on_where_it_was() -> None:

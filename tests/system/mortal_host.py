@@ -36,7 +36,7 @@ def passing(event: str) -> None:
     if TARGET in ("LIST", point):
         with open(FILE, "a", encoding="utf-8") as file:
             file.write(point + "\n")
-    if TARGET == point:
+    if point == TARGET:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
