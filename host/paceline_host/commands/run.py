@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.commandline import Program
+from paceline.errors import StorageError
 from paceline.talk import Talk
 
 if TYPE_CHECKING:
@@ -125,7 +126,12 @@ def _work(comparison: Comparison, folder: Path, as_json: bool, talk: Talk) -> in
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
-    complete = run_embedded(comparison, folder, talk)
+    try:
+        complete = run_embedded(comparison, folder, talk)
+    except StorageError as error:
+        if not any(folder.glob("*/journal.sqlite")):
+            raise
+        raise StorageError(f"{error}; then go on with: paceline resume {folder}") from error
     if interrupts and not any(folder.glob("*/journal.sqlite")):
         talk.warning(f"interrupted before the first run began; {folder} holds no run", event="interrupted")
         return 128 + interrupts[0]
