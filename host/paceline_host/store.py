@@ -78,9 +78,12 @@ class Store(threading.Thread):
         return out
 
     def finish(self) -> None:
-        """Let all batches be done and the journal be closed; call once."""
+        """Let all batches be done and the journal be closed; call once. Raises what made the last of them fail."""
         self._inbox.put(None)
         self.join()
+        for event in self.events():
+            if isinstance(event, StoreFailed):
+                raise event.error
 
     def run(self) -> None:
         """Work until told to finish. A failure is reported once and ends the work."""

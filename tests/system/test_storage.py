@@ -129,7 +129,8 @@ def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_is(tmp_path: Pa
         until("the fleet to follow its host", lambda: not bench.left())
         subprocess.run([*as_root, "mount", "-o", "remount,ro", str(disk)], check=True)
         try:
-            for arguments in (["resume", run], ["run", experiment, "--runs-dir", disk / "runs"]):
+            commands: list[list[str | Path]] = [["resume", run], ["run", experiment, "--runs-dir", disk / "runs"]]
+            for arguments in commands:
                 refused = bench.call("paceline", *arguments, "--quiet")
                 assert refused.ends() == STORAGE, refused.err
                 assert "Traceback" not in refused.err
