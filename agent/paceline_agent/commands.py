@@ -7,7 +7,7 @@ import argparse
 import signal
 from pathlib import Path
 
-from paceline.commandline import Program
+from paceline.commandline import Program, add_completion
 from paceline.talk import Talk
 from paceline.version import VERSION
 
@@ -17,7 +17,7 @@ def program() -> Program:
     made = Program(
         "paceline-agent", VERSION, "The agent on a board: trains what the host assigns, measures seconds and joules."
     )
-    for add in (_add_run, _add_keys, _add_show):
+    for add in (_add_run, _add_keys, _add_show, add_completion):
         add(made)
     return made
 

@@ -17,13 +17,14 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from paceline.errors import EXITS, PacelineError
 from paceline.talk import LEVELS, Talk
 
 WIDTH = 79  # of help: what any terminal shows unbroken
+SHELLS = ("bash", "zsh", "fish")  # that completion knows
 ALWAYS = (0, 2, 130, 143)  # exit statuses of every command
 
 Handler = Callable[[argparse.Namespace, Talk], int]
@@ -35,9 +36,10 @@ class UsageError(Exception):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that knows its examples."""
+    """A parser that knows its examples. `offers`: words to complete a positional with that has no choices."""
 
     examples: Examples = ()
+    offers: Mapping[str, Sequence[str]] = {}
 
     def error(self, message: str) -> NoReturn:
         """Leave what to do about it, and in which form to say it, to Program.run."""
@@ -109,6 +111,30 @@ class Program:
     def _add(self, path: str, summary: str, about: str) -> CommandParser:
         above, _, name = path.rpartition(" ")
         return self._groups[above].table.add_parser(name, help=summary, description=_filled(about), **_SHAPE)
+
+
+def add_completion(program: Program) -> None:
+    """Register the command that prints a completion script."""
+    name = program.name
+
+    def show(arguments: argparse.Namespace, talk: Talk) -> int:
+        from paceline.completion import script
+
+        print(script(arguments.shell, program), end="")
+        return 0
+
+    parser = program.command(
+        "completion",
+        show,
+        "print a completion script for a shell",
+        about="Commands, options, their values and files are completed. The script itself calls no program.",
+        examples=[
+            (f"{name} completion bash", f'for bash, in ~/.bashrc: eval "$({name} completion bash)"'),
+            (f"{name} completion zsh", f"for zsh: save it as _{name} in a folder of $fpath"),
+            (f"{name} completion fish", f"for fish: save it as ~/.config/fish/completions/{name}.fish"),
+        ],
+    )
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
 class _Group:

@@ -5,7 +5,7 @@ the command that needs it, when it runs.
 
 from __future__ import annotations
 
-from paceline.commandline import Program
+from paceline.commandline import Program, add_completion
 from paceline.version import VERSION
 from paceline_host.commands import bench, config, data, keys, report, run
 
@@ -18,6 +18,6 @@ def program() -> Program:
         "Train one model over unequal boards: a fixed sample budget, re-divided by measurement."
         " Every round is planned from measured seconds and joules.",
     )
-    for add in (run.add, report.add_runs, report.add_report, data.add, bench.add, keys.add, config.add):
+    for add in (run.add, report.add_runs, report.add_report, data.add, bench.add, keys.add, config.add, add_completion):
         add(made)
     return made
