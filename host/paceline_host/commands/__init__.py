@@ -5,9 +5,9 @@ the command that needs it, when it runs.
 
 from __future__ import annotations
 
-from paceline.commandline import Program
+from paceline.commandline import Program, add_completion
 from paceline.version import VERSION
-from paceline_host.commands import bench, data, keys, report, run
+from paceline_host.commands import bench, config, data, keys, report, run
 
 
 def program() -> Program:
@@ -18,6 +18,9 @@ def program() -> Program:
         "Train one model over unequal boards: a fixed sample budget, re-divided by measurement."
         " Every round is planned from measured seconds and joules.",
     )
-    for add in (run.add, run.add_resume, report.add_runs, report.add_report, data.add, bench.add, keys.add):
+    for add in (
+        run.add, run.add_resume, report.add_runs, report.add_report, data.add, bench.add, keys.add, config.add,
+        add_completion,
+    ):  # fmt: skip
         add(made)
     return made
