@@ -20,6 +20,7 @@ from paceline.keys import KeyPair, fingerprint
 from paceline.wire import MAX_FRAME
 
 COPY_BELOW = 1 << 18
+Socket = zmq.Socket[bytes]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class AgentLink:
         self._context.term()
 
     def _open(self) -> None:
-        self._socket = _dealer(self._context, self._keys, self._host_key)
+        self._socket = self._new_socket()
         self._watch_socket = self._socket.get_monitor_socket(
             zmq.EVENT_CONNECTED
             | zmq.EVENT_CONNECT_RETRIED
@@ -126,6 +127,9 @@ class AgentLink:
             raise LinkError(
                 f"cannot connect to {self._endpoint}: {error.strerror}; expected tcp://ADDRESS:PORT"
             ) from None
+
+    def _new_socket(self) -> Socket:
+        return _dealer(self._context, self._keys, self._host_key)
 
     def _close_socket(self, linger_ms: int = 0) -> None:
         self._poller.unregister(self._socket)

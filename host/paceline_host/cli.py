@@ -89,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("--json", action="store_true")
     fetch.set_defaults(command=_fetch)
 
-    bench = commands.add_parser("bench", help="what paceline itself costs: allocate, agent, round")
-    bench.add_argument("what", nargs="*", help="allocate, agent, round (default: all)")
+    bench = commands.add_parser("bench", help="what paceline itself costs: allocate, agent, round, transfer")
+    bench.add_argument("what", nargs="*", help="allocate, agent, round, transfer (default: all)")
     bench.add_argument("--json", action="store_true")
     bench.set_defaults(command=_bench)
 

@@ -25,6 +25,7 @@ from paceline.wire import MAX_FRAME
 ZAP_DOMAIN = b"agents"
 COPY_BELOW = 1 << 18  # smaller frames are cheaper copied than shared with libzmq
 SELF_TEST_S = 5.0
+Socket = zmq.Socket[bytes]
 GOODBYE_MS = 300
 _REFUSALS = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -66,7 +67,7 @@ class HostLink:
             life.callback(self._zap.join)
             life.callback(self._context.term)
             self._zap.start()
-            self._socket = _router(self._context, keys)
+            self._socket = self._new_socket(keys)
             life.callback(self._socket.close, linger=GOODBYE_MS)
             self._watch = self._socket.get_monitor_socket(
                 zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_ACCEPT_FAILED
@@ -123,7 +124,7 @@ class HostLink:
             if len(frames) != 3:
                 self.dropped_frames += 1
                 continue
-            board = self._zap.board_of(frames[1].get("User-Id"))
+            board = self._board_of(frames[1])
             if board is None:
                 self.dropped_frames += 1
                 continue
@@ -153,6 +154,12 @@ class HostLink:
     def close(self) -> None:
         """Close all sockets; goodbyes that were sent before get GOODBYE_MS to leave."""
         self._life.close()
+
+    def _new_socket(self, keys: KeyPair) -> Socket:
+        return _router(self._context, keys)
+
+    def _board_of(self, frame: zmq.Frame) -> str | None:
+        return self._zap.board_of(frame.get("User-Id"))
 
     def _complain(self) -> None:
         with suppress(zmq.Again):
@@ -194,7 +201,7 @@ def _or(flags: set[zmq.Event]) -> int:
     return total
 
 
-def _router(context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair) -> zmq.Socket[bytes]:
+def _router(context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair | None) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.ROUTER)
     socket.router_mandatory = 1
     socket.router_handover = 1
@@ -205,10 +212,11 @@ def _router(context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair) -> zmq.Socke
     socket.backlog = 1024
     socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 60
     socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 10, 3
-    socket.curve_server = 1
-    socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()
-    socket.zap_domain = ZAP_DOMAIN
-    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    if keys is not None:  # only the benchmark's comparison is without
+        socket.curve_server = 1
+        socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()
+        socket.zap_domain = ZAP_DOMAIN
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     return socket
 
 
