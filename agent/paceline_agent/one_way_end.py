@@ -42,10 +42,9 @@ def main() -> int:
             _greet(link)
         ways: tuple[Link | None, ...] = (None, plain, curve)
         buffer = memoryview(bytearray(NBYTES))
-        for _ in range(order["repeats"]):
-            for way in ways:
-                take_by(way, control, buffer)
-                send_by(way, control, buffer)
+        for trial, way in enumerate(ways * order["repeats"]):
+            take_by(way, control, 2 * trial, buffer)
+            send_by(way, control, 2 * trial + 1, buffer)
     return 0
 
 

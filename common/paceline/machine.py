@@ -40,7 +40,7 @@ from paceline.steps import (
     WorkFailed,
     WorkProgress,
 )
-from paceline.transfer import Receiver, Sender
+from paceline.transfer import Rate, Receiver, Sender
 from paceline.wire import (
     FROM_HOST,
     PROTOCOL,
@@ -136,6 +136,7 @@ class AgentMachine:
         self._samples = 0
         self._receiver: Receiver | None = None
         self._sender: Sender | None = None
+        self._stalls_s = float("inf")  # when the transfer in hand counts as stalled
         self._energy: Measured | None = None
         self._update_sha256 = ""
 
@@ -147,6 +148,7 @@ class AgentMachine:
         me = self._identity
         self._session = Session(self._new_nonce(), is_host=False, patience_s=GREETING_S, now_s=now_s)
         self._ready, self._base = None, ""
+        self._rate_in, self._rate_out = Rate(), Rate()
         self._say(Hello(self._session.nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid), now_s)
         return self._out
 
@@ -176,7 +178,7 @@ class AgentMachine:
         if self._is_greeted():
             due.append(self._session.said_s + self._heartbeat_s)
         if self._assign is not None:
-            due.append(self._lease_end_s)
+            due += [self._lease_end_s, self._stalls_s]
         return min(due)
 
     # Messages -------------------------------------------------------------------------------------------------------
@@ -231,27 +233,33 @@ class AgentMachine:
         self._out.append(Mark("transfer"))
         self._say(Taken(self._session.nonce, message.lease), now_s)
         if message.base_bytes:
-            self._receiver = Receiver(message.base_bytes, self._credit_bytes)
+            self._receiver = Receiver(message.base_bytes, self._credit_bytes, self._chunk_bytes, self._rate_in)
+            self._stalls_s = now_s + self._session.patience_s
         else:
             self._start_work()
 
     def _chunk(self, message: Chunk, nbytes: int) -> None:
         if self._receiver is None or self._assign is None:
             raise RemoteProtocolError("chunk without a transfer")
-        self._receiver.take(message.offset, nbytes)
+        now_s = self._session.heard_s
+        self._receiver.take(message.offset, nbytes, now_s)
         self._base = ""
-        self._renew(self._session.heard_s + self._assign.lease_s)
+        if self._receiver.moved():
+            self._renew(now_s + self._assign.lease_s)
+            self._stalls_s = now_s + self._session.patience_s
         final = self._assign.base_sha256 if self._receiver.done else None
         self._out.append(StoreBase(message.lease, message.offset, final))
         upto = self._receiver.grant()
         if upto is not None:
-            self._say(Credit(self._session.nonce, message.lease, self._receiver.have, upto), self._session.heard_s)
+            self._say(Credit(self._session.nonce, message.lease, self._receiver.have, upto), now_s)
 
     def _credit(self, message: Credit, now_s: float) -> None:
         if self._sender is None:
             raise RemoteProtocolError("credit without a transfer")
-        self._sender.granted(message.have, message.upto)
-        self._renew(now_s + self._session.patience_s)
+        self._sender.granted(message.have, message.upto, now_s)
+        if self._sender.moved():
+            self._renew(now_s + self._session.patience_s)
+            self._stalls_s = now_s + self._session.patience_s
         self._push(now_s)
 
     def _pong(self, message: Pong, now_s: float) -> None:
@@ -334,7 +342,8 @@ class AgentMachine:
             return
         self._samples, self._update_sha256 = event.samples, event.update_sha256
         self._renew(now_s + self._session.patience_s)
-        self._sender = Sender(self._ready.model_bytes, self._chunk_bytes, self._credit_bytes)
+        self._sender = Sender(self._ready.model_bytes, self._chunk_bytes, self._credit_bytes, self._rate_out)
+        self._stalls_s = now_s + self._session.patience_s
         self._out.append(Measure(assign.lease))
         self._say(
             Result(
@@ -368,6 +377,9 @@ class AgentMachine:
         if session.silent(now_s):
             self._out.append(Reconnect(f"no sign of life from the host for {session.patience_s:g} s"))
             return
+        if self._assign is not None and now_s >= self._stalls_s:
+            self._say(Failed(session.nonce, self._assign.lease, "stalled", self._stalled()), now_s)
+            self._forget_work(stop=True)
         if self._assign is not None and now_s >= self._lease_end_s:
             self._say(Failed(session.nonce, self._assign.lease, "lease-expired", "the host did not renew it"), now_s)
             self._forget_work(stop=True)
@@ -387,9 +399,14 @@ class AgentMachine:
         """Move the lease's end: bytes that move are progress (the host reckons likewise)."""
         self._lease_end_s = max(self._lease_end_s, end_s)
 
+    def _stalled(self) -> str:
+        what, part = ("update", self._sender) if self._sender is not None else ("model", self._receiver)
+        assert part is not None
+        return f"no progress of the {what} for {self._session.patience_s:g} s: {part.have} of {part.size} bytes moved"
+
     def _start_work(self) -> None:
         assert self._assign is not None
-        self._receiver = None
+        self._receiver, self._stalls_s = None, float("inf")
         self._out.append(StartWork(self._assign.lease, self._assign.round, self._assign.ranges, self._assign.batch))
 
     def _push(self, now_s: float) -> None:
@@ -399,6 +416,8 @@ class AgentMachine:
         nonce, lease = self._session.nonce, self._assign.lease
         for piece in self._sender.pieces():
             self._out.append(Send(self._session.send(Chunk(nonce, lease, piece[0]), now_s), piece))
+        if self._sender.done:  # the last pieces are not acknowledged: from here on the lease alone is the deadline
+            self._stalls_s = float("inf")
         if self._sender.done and self._energy is not None and self._session.state is State.UPLOADING:
             joules = self._energy
             self._say(
@@ -421,6 +440,7 @@ class AgentMachine:
         self._samples = 0
         self._receiver = None
         self._sender = None
+        self._stalls_s = float("inf")
         self._energy = None
         self._update_sha256 = ""
 

@@ -14,13 +14,14 @@ from typing import Protocol
 
 from paceline.errors import LinkError
 from paceline.transfer import Receiver, Sender
-from paceline.wire import CHUNK_CEILING, Chunk, Credit, Message, decode, encode
+from paceline.wire import CHUNK_START, Chunk, Credit, decode, encode
 
 NBYTES = 45_000_000  # a model of 11 million float32
-CREDIT_BYTES = 16 * CHUNK_CEILING
+CHUNK_BYTES = 1 << 19  # a run's default
+CREDIT_BYTES = CHUNK_START
 DEADLINE_S = 60.0
 KINDS = ("raw TCP", "plain ZeroMQ", "link with CURVE")
-LEASE = NONCE = 1
+NONCE = 1
 
 
 class Piece(Protocol):
@@ -40,19 +41,19 @@ class Link(Protocol):
     def send(self, header: bytes, payload: memoryview | bytes = b"") -> bool: ...
 
 
-def send_by(link: Link | None, control: socket.socket, data: memoryview) -> float:
+def send_by(link: Link | None, control: socket.socket, lease: int, data: memoryview) -> float:
     """Send once the other half is ready; return the seconds until it had everything. `control` joins both by TCP."""
     _hear(control)
     began_s = time.perf_counter()
     if link is None:
         control.sendall(data)
     else:
-        _push(link, data)
+        _push(link, lease, data)
     _hear(control)
     return time.perf_counter() - began_s
 
 
-def take_by(link: Link | None, control: socket.socket, into: memoryview) -> float:
+def take_by(link: Link | None, control: socket.socket, lease: int, into: memoryview) -> float:
     """The other half of `send_by`; return the seconds from saying ready to having everything."""
     began_s = time.perf_counter()
     control.sendall(b"r")
@@ -61,41 +62,42 @@ def take_by(link: Link | None, control: socket.socket, into: memoryview) -> floa
         while have < len(into):
             have += _some(control.recv_into(into[have:]))
     else:
-        _take(link, into)
+        _take(link, lease, into)
     took_s = time.perf_counter() - began_s
     control.sendall(b"d")
     return took_s
 
 
-def _push(link: Link, data: memoryview) -> None:
-    sender = Sender(len(data), CHUNK_CEILING, CREDIT_BYTES)
+def _push(link: Link, lease: int, data: memoryview) -> None:
+    sender = Sender(len(data), CHUNK_BYTES, CREDIT_BYTES)
     end_s = time.monotonic() + DEADLINE_S
     while True:
         for begin, end in sender.pieces():
-            if not link.send(encode(Chunk(NONCE, LEASE, begin)), data[begin:end]):
+            if not link.send(encode(Chunk(NONCE, lease, begin)), data[begin:end]):
                 raise LinkError("the link would not take what credit allows")
         if sender.done:
             return
         _wait(link, end_s)
         for arrival in link.receive():
             message = decode(arrival.header, (Credit,))
-            assert isinstance(message, Credit)
-            sender.granted(message.have, message.upto)
+            if isinstance(message, Credit) and message.lease == lease:
+                sender.granted(message.have, message.upto, time.monotonic())
 
 
-def _take(link: Link, into: memoryview) -> None:
-    receiver = Receiver(len(into), CREDIT_BYTES)
+def _take(link: Link, lease: int, into: memoryview) -> None:
+    receiver = Receiver(len(into), CREDIT_BYTES, CHUNK_BYTES)
     end_s = time.monotonic() + DEADLINE_S
     while not receiver.done:
         _wait(link, end_s)
         for arrival in link.receive():
-            message: Message = decode(arrival.header, (Chunk,))
-            assert isinstance(message, Chunk)
-            receiver.take(message.offset, len(arrival.payload))
+            message = decode(arrival.header, (Chunk, Credit))
+            if not isinstance(message, Chunk):  # the last acknowledgement of the trial before
+                continue
+            receiver.take(message.offset, len(arrival.payload), time.monotonic())
             into[message.offset : message.offset + len(arrival.payload)] = arrival.payload
             upto = receiver.grant()
             if upto is not None:
-                link.send(encode(Credit(NONCE, LEASE, receiver.have, upto)))
+                link.send(encode(Credit(NONCE, lease, receiver.have, upto)))
 
 
 def _wait(link: Link, end_s: float) -> None:

@@ -91,11 +91,10 @@ def measure(say: Callable[[str], None], repeats: int) -> dict[tuple[str, str], l
             end.greet()
             ends.append(end)
         sent, taken = os.urandom(NBYTES), bytearray(NBYTES)
-        for _ in range(repeats):
-            for kind, end_ in zip(KINDS, ends, strict=True):
-                found[kind, TO_AGENT].append(send_by(end_, control, memoryview(sent)))
-                taken[::4096] = bytes(-(-NBYTES // 4096))  # what an earlier trial brought must not pass for this one's
-                found[kind, TO_HOST].append(take_by(end_, control, memoryview(taken)))
-                if taken != sent:
-                    raise RunError(f"{kind}: what came back is not what was sent")
+        for trial, (kind, end_) in enumerate(list(zip(KINDS, ends, strict=True)) * repeats):
+            found[kind, TO_AGENT].append(send_by(end_, control, 2 * trial, memoryview(sent)))
+            taken[::4096] = bytes(-(-NBYTES // 4096))  # what an earlier trial brought must not pass for this one's
+            found[kind, TO_HOST].append(take_by(end_, control, 2 * trial + 1, memoryview(taken)))
+            if taken != sent:
+                raise RunError(f"{kind}: what came back is not what was sent")
     return found

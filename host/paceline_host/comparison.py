@@ -26,6 +26,7 @@ from paceline.policies import Policy
 from paceline.tasks import Task
 from paceline.tasks import make as make_task
 from paceline.version import VERSION
+from paceline.wire import CHUNK_START
 from paceline_host import machine as m
 from paceline_host import planner, records, regimes
 from paceline_host.experiment import Experiment
@@ -36,7 +37,6 @@ from paceline_host.profile import load_profile
 from paceline_host.server import Outcome, Server, TimedPlanner
 from paceline_host.store import Store
 
-CREDIT_CHUNKS = 4  # what a transfer may have in flight before the first grant
 _PRELOAD = {"mnist": ("torch", "numpy", "paceline.tasks.mnist"), "linear": ("paceline.tasks.linear",)}
 
 
@@ -109,7 +109,7 @@ class Comparison:
             terms = Terms(
                 host_epoch=time.time_ns() // 1_000_000,  # grows with each start; a label, never subtracted
                 chunk_bytes=experiment.run.chunk_bytes,
-                credit_bytes=CREDIT_CHUNKS * experiment.run.chunk_bytes,
+                credit_bytes=_credit(experiment.run.chunk_bytes),
                 heartbeat_s=min(2.0, patience_s / 6),
                 patience_s=patience_s,
             )
@@ -163,7 +163,7 @@ class Comparison:
             rounds=run.rounds, budget=run.budget, samples=task.samples, batch=row.batch,
             manifest_sha256=task.manifest.digest(), model_bytes=task.manifest.nbytes, patience_s=run.patience_s,
             start_s=experiment.fleet.start_s, chunk_bytes=run.chunk_bytes,
-            credit_bytes=CREDIT_CHUNKS * run.chunk_bytes,
+            credit_bytes=_credit(run.chunk_bytes),
             energy_needed=experiment.energy.required and bool(policy.w_energy),
         )  # fmt: skip
         timed = TimedPlanner(planner.make(policy, len(boards), run.budget, run.minimum))
@@ -212,6 +212,11 @@ class Comparison:
             run=replace(run, policies=(policy.name,)), task=self._experiment.task,
             fleet=self._experiment.fleet, energy=self._experiment.energy, data=self._experiment.data,
         )  # fmt: skip
+
+
+def _credit(chunk_bytes: int) -> int:
+    """Return what a transfer may have under way before its first grant: on an unknown link one chunk."""
+    return min(CHUNK_START, chunk_bytes)
 
 
 def _batch(task: Task, options: Mapping[str, object]) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from paceline import allocate
 from paceline.errors import RemoteProtocolError
 from paceline.session import Session, State
-from paceline.transfer import Receiver, Sender
+from paceline.transfer import Rate, Receiver, Sender
 from paceline.wire import (
     CHUNK_CEILING,
     Answer,
@@ -114,6 +114,20 @@ class Lease:
     result: Result | None = None
     commit: Commit | None = None
     samples: int = 0
+    stalls_s: float = float("inf")  # when the transfer in hand counts as stalled
+
+    @property
+    def due_s(self) -> float:
+        """When the lease ends unless something moves."""
+        return min(self.end_s, self.stalls_s)
+
+    def fault(self, patience_s: float) -> str:
+        """Say what did not happen before `due_s`."""
+        if self.end_s <= self.stalls_s:
+            return f"no progress before its lease of slice {self.slice.index} ended"
+        what, part = ("update", self.receiver) if self.receiver is not None else ("model", self.sender)
+        assert part is not None
+        return f"no progress of the {what} for {patience_s:g} s: {part.have} of {part.size} bytes moved"
 
 
 @dataclass
@@ -125,6 +139,8 @@ class Board:
     agent_pid: int = 0
     agent_version: str = ""
     chunk_bytes: int = CHUNK_CEILING  # of this session: neither side's limit is passed
+    rate_in: Rate = field(default_factory=Rate)  # of this session, as is the next
+    rate_out: Rate = field(default_factory=Rate)
     ready: Ready | None = None
     lease: Lease | None = None
     queue: deque[Slice] = field(default_factory=deque)
@@ -190,7 +206,7 @@ class RoundMachine:
     def wake_s(self) -> float:
         """Return when the next Tick is due."""
         leases = [board.lease for board in self.boards if board.lease is not None]
-        times = [lease.end_s for lease in leases if lease.number not in self._judging]
+        times = [lease.due_s for lease in leases if lease.number not in self._judging]
         if self.phase == "starting":
             times.append(self._start_end_s)
         if self._alone_s is not None:
@@ -210,6 +226,7 @@ class RoundMachine:
         board.session, board.ready, board.base, board.begun, board.energies_owed = event.session, None, "", False, 0
         board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
         board.chunk_bytes = min(self.facts.chunk_bytes, event.chunk_max)
+        board.rate_in, board.rate_out = Rate(), Rate()
         board.since_s, board.departed = now_s, False
         facts = self.facts
         self._send(
@@ -350,7 +367,8 @@ class RoundMachine:
             ),
         )  # fmt: skip
         if nbytes:
-            lease.sender = Sender(nbytes, board.chunk_bytes, facts.credit_bytes)
+            lease.sender = Sender(nbytes, board.chunk_bytes, facts.credit_bytes, board.rate_out)
+            lease.stalls_s = now_s + facts.patience_s
             self._push(index)
 
     def _push(self, index: int) -> None:
@@ -359,6 +377,8 @@ class RoundMachine:
             return
         for piece in board.lease.sender.pieces():
             self._send(index, Chunk(board.session.nonce, board.lease.number, piece[0]), piece)
+        if board.lease.sender.done:  # the last pieces are not acknowledged: from here on the lease is the deadline
+            board.lease.stalls_s = float("inf")
 
     def _close_if_complete(self, now_s: float) -> None:
         if self.phase != "working" or self._open:
@@ -444,8 +464,10 @@ class RoundMachine:
         lease = self.boards[index].lease
         if lease is None or lease.sender is None:
             raise RemoteProtocolError("credit without a transfer")
-        lease.sender.granted(message.have, message.upto)
-        lease.end_s = max(lease.end_s, now_s + lease.seconds)
+        lease.sender.granted(message.have, message.upto, now_s)
+        if lease.sender.moved():
+            lease.end_s = max(lease.end_s, now_s + lease.seconds)
+            lease.stalls_s = now_s + self.facts.patience_s
         self._push(index)
 
     def _result(self, index: int, message: Result, now_s: float) -> None:
@@ -474,14 +496,17 @@ class RoundMachine:
         lease.result, lease.samples = message, message.samples
         lease.end_s = max(lease.end_s, now_s + facts.patience_s)
         board.base, board.since_s = lease.base, now_s
-        lease.receiver = Receiver(facts.model_bytes, facts.credit_bytes)
+        lease.receiver = Receiver(facts.model_bytes, facts.credit_bytes, board.chunk_bytes, board.rate_in)
+        lease.stalls_s = now_s + facts.patience_s
 
     def _chunk(self, index: int, message: Chunk, nbytes: int, now_s: float) -> None:
         lease = self.boards[index].lease
         if lease is None or lease.receiver is None:
             raise RemoteProtocolError("chunk without an announced result")
-        lease.receiver.take(message.offset, nbytes)
-        lease.end_s = max(lease.end_s, now_s + self.facts.patience_s)
+        lease.receiver.take(message.offset, nbytes, now_s)
+        if lease.receiver.moved():
+            lease.end_s = max(lease.end_s, now_s + self.facts.patience_s)
+            lease.stalls_s = float("inf") if lease.receiver.done else now_s + self.facts.patience_s
         self._out.append(WriteUpload(index, lease.number, message.offset, lease.receiver.size))
         upto = lease.receiver.grant()
         if upto is not None:
@@ -629,8 +654,8 @@ class RoundMachine:
             lease = board.lease
             if lease is None or board.session is None or lease.number in self._judging:
                 continue
-            if now_s >= lease.end_s:
-                reason = f"no progress before its lease of slice {lease.slice.index} ended"
+            if now_s >= lease.due_s:
+                reason = lease.fault(self.facts.patience_s)
                 self._out.append(Note("expired", f"{board.name}: {reason}", index))
                 self._send(index, Cancel(board.session.nonce, lease.number, reason))
                 board.failures += 1

@@ -168,7 +168,8 @@ class Server:
             upload = self._uploads.get(action.lease)
             if upload is None:
                 upload = self._uploads[action.lease] = bytearray(action.nbytes)
-            upload[action.offset : action.offset + len(arrival.payload)] = arrival.payload
+            part = memoryview(upload)[action.offset : action.offset + len(arrival.payload)]
+            part[:] = arrival.payload  # a bytearray's own slice would copy twice
         else:
             self._record(action)
 
