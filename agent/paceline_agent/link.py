@@ -21,6 +21,8 @@ from paceline.wire import MAX_FRAME
 
 COPY_BELOW = 1 << 18
 KEEP_BYTES = 8 << 20
+# Plain integers, and EVENTS asked before a receive: flags of an enum are joined, and Again is raised, at a price.
+NOW, NOW_AND_MORE, READABLE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE), int(zmq.POLLIN)
 Socket = zmq.Socket[bytes]
 
 
@@ -81,20 +83,19 @@ class AgentLink:
     def receive(self, limit: int = 64) -> Iterator[Arrival]:
         """Yield what has arrived, at most `limit` messages, without waiting."""
         for _ in range(limit):
-            try:
-                frames = [self._socket.recv(zmq.DONTWAIT, copy=False)]
-            except zmq.Again:
+            if not self._events() & READABLE:
                 return
+            frames = [self._socket.recv(NOW, copy=False)]
             while frames[-1].more:
-                frames.append(self._socket.recv(zmq.DONTWAIT, copy=False))
+                frames.append(self._socket.recv(NOW, copy=False))
             if len(frames) == 2:
                 yield Arrival(frames[0].buffer, frames[1].buffer)
 
     def send(self, header: bytes, payload: memoryview | bytes = b"") -> bool:
         """Send without waiting; False: not connected, or the pipe is full."""
         try:
-            self._socket.send(header, zmq.DONTWAIT | zmq.SNDMORE)
-            self._socket.send(payload, zmq.DONTWAIT, copy=len(payload) < COPY_BELOW)
+            self._socket.send(header, NOW_AND_MORE)
+            self._socket.send(payload, NOW, copy=len(payload) < COPY_BELOW)
         except zmq.Again:
             return False
         return True
@@ -129,6 +130,11 @@ class AgentLink:
             raise LinkError(
                 f"cannot connect to {self._endpoint}: {error.strerror}; expected tcp://ADDRESS:PORT"
             ) from None
+
+    def _events(self) -> int:
+        events = self._socket.getsockopt(zmq.EVENTS)
+        assert isinstance(events, int)
+        return events
 
     def _new_socket(self) -> Socket:
         return _dealer(self._context, self._keys, self._host_key)

@@ -26,6 +26,8 @@ ZAP_DOMAIN = b"agents"
 COPY_BELOW = 1 << 18  # smaller frames are cheaper copied than shared with libzmq
 SELF_TEST_S = 5.0
 KEEP_BYTES = 8 << 20
+# Plain integers, and EVENTS asked before a receive: flags of an enum are joined, and Again is raised, at a price.
+NOW, NOW_AND_MORE, READABLE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE), int(zmq.POLLIN)
 Socket = zmq.Socket[bytes]
 GOODBYE_MS = 300
 _REFUSALS = {
@@ -113,12 +115,11 @@ class HostLink:
     def receive(self, limit: int = 256) -> Iterator[Arrival]:
         """Yield what has arrived, at most `limit` messages, without waiting."""
         for _ in range(limit):
-            try:
-                frames = [self._socket.recv(zmq.DONTWAIT, copy=False)]
-            except zmq.Again:
+            if not self._events() & READABLE:
                 return
+            frames = [self._socket.recv(NOW, copy=False)]
             while frames[-1].more:
-                frame = self._socket.recv(zmq.DONTWAIT, copy=False)
+                frame = self._socket.recv(NOW, copy=False)
                 if len(frames) < 4:
                     frames.append(frame)
                 else:
@@ -144,9 +145,9 @@ class HostLink:
     def send_to(self, route: bytes, header: bytes, payload: memoryview | bytes = b"") -> bool:
         """Send along a route, without waiting; False as in `send`."""
         try:
-            self._socket.send(route, zmq.DONTWAIT | zmq.SNDMORE)
-            self._socket.send(header, zmq.DONTWAIT | zmq.SNDMORE)
-            self._socket.send(payload, zmq.DONTWAIT, copy=len(payload) < COPY_BELOW)
+            self._socket.send(route, NOW_AND_MORE)
+            self._socket.send(header, NOW_AND_MORE)
+            self._socket.send(payload, NOW, copy=len(payload) < COPY_BELOW)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -156,6 +157,11 @@ class HostLink:
     def close(self) -> None:
         """Close all sockets; goodbyes that were sent before get GOODBYE_MS to leave."""
         self._life.close()
+
+    def _events(self) -> int:
+        events = self._socket.getsockopt(zmq.EVENTS)
+        assert isinstance(events, int)
+        return events
 
     def _new_socket(self, keys: KeyPair) -> Socket:
         return _router(self._context, keys)
