@@ -158,7 +158,10 @@ _KINDS = {cls.kind: cls for cls in (*FROM_AGENT, *FROM_TRAINER)}
 def encode(message: Message) -> bytes:
     """Return the datagram of a message. Raises LocalProtocolError when it is too long."""
     content: dict[str, Any] = {"kind": message.kind}
-    content.update((name, value) for name, value in dataclasses.asdict(message).items() if value is not None)
+    for name in message.__dataclass_fields__:
+        value = getattr(message, name)
+        if value is not None:
+            content[name] = dataclasses.asdict(value) if isinstance(value, Pace) else value
     data: bytes = msgpack.packb(content)
     if len(data) > MESSAGE_BYTES:
         raise LocalProtocolError(f"{message.kind} needs {len(data)} bytes, the limit is {MESSAGE_BYTES}")

@@ -43,6 +43,7 @@ from paceline.steps import (
 from paceline.transfer import Rate, Receiver, Sender
 from paceline.wire import (
     FROM_HOST,
+    INLINE_BYTES,
     PROTOCOL,
     Answer,
     Assign,
@@ -101,6 +102,7 @@ __all__ = [
 ]
 
 GREETING_S = 10.0  # patience before the host has told its own
+TAKEN_S = 0.1  # work that is over by then needs no TAKEN: its RESULT says as much
 TRAINER_LIVES = 3  # a trainer is brought to life so many times in a run, and then no more
 
 
@@ -137,6 +139,7 @@ class AgentMachine:
         self._receiver: Receiver | None = None
         self._sender: Sender | None = None
         self._stalls_s = float("inf")  # when the transfer in hand counts as stalled
+        self._taken_s = float("inf")  # when TAKEN is due
         self._energy: Measured | None = None
         self._update_sha256 = ""
 
@@ -178,20 +181,23 @@ class AgentMachine:
         if self._is_greeted():
             due.append(self._session.said_s + self._heartbeat_s)
         if self._assign is not None:
-            due += [self._lease_end_s, self._stalls_s]
+            due += [self._lease_end_s, self._stalls_s, self._taken_s]
         return min(due)
 
     # Messages -------------------------------------------------------------------------------------------------------
 
     def _received(self, event: Received, now_s: float) -> None:
         message = decode(event.header, FROM_HOST)
-        if event.payload_bytes and not isinstance(message, Chunk):
-            raise RemoteProtocolError(f"{message.kind} with a payload")
+        whole = message.base_bytes if isinstance(message, Assign) and message.base_bytes <= INLINE_BYTES else 0
+        if event.payload_bytes not in (0, whole) and not isinstance(message, Chunk):
+            raise RemoteProtocolError(f"{message.kind} with a payload of {event.payload_bytes} bytes")
         self._session.accept(message, now_s)
         if isinstance(message, Chunk):
             self._chunk(message, event.payload_bytes)
         else:
             self._MESSAGES.get(type(message), AgentMachine._nothing)(self, message, now_s)
+            if event.payload_bytes and self._receiver is not None:  # else the work was declined
+                self._chunk(Chunk(message.session, self._session.lease, 0), event.payload_bytes)
 
     def _nothing(self, message: Message, now_s: float) -> None:
         """The session has seen it, and that is all."""
@@ -231,7 +237,9 @@ class AgentMachine:
             return
         self._assign, self._lease_end_s, self._samples = message, now_s + message.lease_s, 0
         self._out.append(Mark("transfer"))
-        self._say(Taken(self._session.nonce, message.lease), now_s)
+        self._taken_s = now_s + TAKEN_S
+        if message.base_bytes > INLINE_BYTES:
+            self._say_taken(now_s)
         if message.base_bytes:
             self._receiver = Receiver(message.base_bytes, self._credit_bytes, self._chunk_bytes, self._rate_in)
             self._stalls_s = now_s + self._session.patience_s
@@ -342,16 +350,19 @@ class AgentMachine:
             return
         self._samples, self._update_sha256 = event.samples, event.update_sha256
         self._renew(now_s + self._session.patience_s)
-        self._sender = Sender(self._ready.model_bytes, self._chunk_bytes, self._credit_bytes, self._rate_out)
+        self._taken_s = float("inf")
+        size, inline = self._ready.model_bytes, self._ready.model_bytes <= INLINE_BYTES
+        self._sender = Sender(size, self._chunk_bytes, size if inline else self._credit_bytes, self._rate_out)
         self._stalls_s = now_s + self._session.patience_s
         self._out.append(Measure(assign.lease))
         self._say(
             Result(
                 self._session.nonce, assign.run, assign.round, assign.slice, assign.attempt, assign.lease,
                 event.samples, event.steps, event.compute_us, event.overruns, event.late_us, assign.base_sha256,
-                self._ready.model_bytes,
+                size,
             ),
             now_s,
+            self._sender.pieces()[0] if inline else None,
         )  # fmt: skip
         self._push(now_s)
 
@@ -377,6 +388,8 @@ class AgentMachine:
         if session.silent(now_s):
             self._out.append(Reconnect(f"no sign of life from the host for {session.patience_s:g} s"))
             return
+        if self._assign is not None and now_s >= self._taken_s:
+            self._say_taken(now_s)
         if self._assign is not None and now_s >= self._stalls_s:
             self._say(Failed(session.nonce, self._assign.lease, "stalled", self._stalled()), now_s)
             self._forget_work(stop=True)
@@ -392,12 +405,17 @@ class AgentMachine:
     def _is_greeted(self) -> bool:
         return self._session.state not in (State.GREETING, State.CLOSED)
 
-    def _say(self, message: Message, now_s: float) -> None:
-        self._out.append(Send(self._session.send(message, now_s)))
+    def _say(self, message: Message, now_s: float, piece: tuple[int, int] | None = None) -> None:
+        self._out.append(Send(self._session.send(message, now_s), piece))
 
     def _renew(self, end_s: float) -> None:
         """Move the lease's end: bytes that move are progress (the host reckons likewise)."""
         self._lease_end_s = max(self._lease_end_s, end_s)
+
+    def _say_taken(self, now_s: float) -> None:
+        assert self._assign is not None
+        self._taken_s = float("inf")
+        self._say(Taken(self._session.nonce, self._assign.lease), now_s)
 
     def _stalled(self) -> str:
         what, part = ("update", self._sender) if self._sender is not None else ("model", self._receiver)
@@ -440,7 +458,7 @@ class AgentMachine:
         self._samples = 0
         self._receiver = None
         self._sender = None
-        self._stalls_s = float("inf")
+        self._stalls_s = self._taken_s = float("inf")
         self._energy = None
         self._update_sha256 = ""
 

@@ -18,6 +18,7 @@ from paceline.session import Session, State
 from paceline.transfer import Rate, Receiver, Sender
 from paceline.wire import (
     CHUNK_CEILING,
+    INLINE_BYTES,
     Answer,
     Assign,
     Begin,
@@ -359,14 +360,16 @@ class RoundMachine:
         board.lease, board.since_s = lease, now_s
         board.share += item.samples
         nbytes = 0 if board.base == self._base else facts.model_bytes
+        inline = 0 < nbytes <= INLINE_BYTES
         self._send(
             index,
             Assign(
                 board.session.nonce, facts.run, item.round, item.index, 0, lease.number, lease_s, facts.batch,
                 item.ranges, self._base, nbytes,
             ),
+            (0, nbytes) if inline else None,
         )  # fmt: skip
-        if nbytes:
+        if nbytes and not inline:
             lease.sender = Sender(nbytes, board.chunk_bytes, facts.credit_bytes, board.rate_out)
             lease.stalls_s = now_s + facts.patience_s
             self._push(index)
@@ -439,10 +442,14 @@ class RoundMachine:
         message = event.message
         if isinstance(message, Chunk):
             self._chunk(event.board, message, event.payload_bytes, now_s)
-        elif event.payload_bytes:
-            raise RemoteProtocolError(f"{message.kind} with a payload")
-        else:
-            self._MESSAGES.get(type(message), RoundMachine._nothing)(self, event.board, message, now_s)
+            return
+        whole = self.facts.model_bytes if isinstance(message, Result) and self.facts.model_bytes <= INLINE_BYTES else 0
+        if event.payload_bytes not in (0, whole):
+            raise RemoteProtocolError(f"{message.kind} with a payload of {event.payload_bytes} bytes")
+        self._MESSAGES.get(type(message), RoundMachine._nothing)(self, event.board, message, now_s)
+        lease = self.boards[event.board].lease
+        if event.payload_bytes and lease is not None and lease.receiver is not None:  # else the result was refused
+            self._chunk(event.board, Chunk(message.session, lease.number, 0), event.payload_bytes, now_s)
 
     def _nothing(self, index: int, message: Message, now_s: float) -> None:
         """The session has seen it, and that is all."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -232,6 +233,51 @@ def test_commit_comes_after_the_last_piece_and_after_the_joules(joules_first: bo
             host.say(Credit(host.nonce, 5, 32 * KIB, SIZE))
     assert host.agent.state is State.JUDGING
     assert kinds(host.heard)[-2:] == ["chunk", "commit"]
+
+
+SMALL = 4 * KIB
+
+
+def small(host: Host, payload_bytes: int = SMALL) -> list[m.Action]:
+    """Load a small model and assign work that brings it along."""
+    host.welcome()
+    host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1))
+    host.event(dataclasses.replace(TRAINER, model_bytes=SMALL))
+    return host.say(Assign(host.nonce, "run", 1, 0, 0, 5, 60.0, 4, RANGES, "base", SMALL), payload_bytes)
+
+
+def test_a_small_model_comes_with_the_work_and_its_update_goes_with_the_result() -> None:
+    host = Host()
+    assert small(host) == [m.Mark("transfer"), m.StoreBase(5, 0, "base")]
+    assert host.event(m.BaseReady(5, True)) == [m.StartWork(5, 1, RANGES, 4)]
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    assert host.pieces == [(0, SMALL)]
+    host.event(m.Measured(5, 1000, 10, "modelled", 0))
+    assert kinds(host.heard)[2:] == ["result", "commit"], "work that is quickly over needs no TAKEN"
+
+
+def test_work_that_takes_longer_is_said_to_be_taken() -> None:
+    host = Host()
+    small(host)
+    host.event(m.BaseReady(5, True))
+    assert host.agent.wake_s() == host.now_s + m.TAKEN_S
+    host.tick(m.TAKEN_S)
+    assert host.last() == Taken(host.nonce, 5)
+    host.tick(m.TAKEN_S)
+    assert kinds(host.heard).count("taken") == 1
+
+
+@pytest.mark.parametrize("nbytes", [1, SMALL - 1, SMALL + 1])
+def test_a_part_of_a_small_model_is_refused_as_a_whole(nbytes: int) -> None:
+    host = Host()
+    with pytest.raises(RemoteProtocolError, match="payload"):
+        small(host, nbytes)
+
+
+def test_work_that_is_declined_drops_the_model_that_came_along() -> None:
+    host = Host().load()
+    assert host.say(Assign(host.nonce, "run", 1, 0, 0, 5, 60.0, 4, RANGES, "base", SMALL), SMALL) == []
+    assert isinstance(host.last(), Failed)
 
 
 @pytest.mark.parametrize("trickle", [0, 1], ids=["nothing comes", "a byte now and then"])

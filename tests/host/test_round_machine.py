@@ -510,6 +510,18 @@ def test_an_update_that_does_not_come_ends_its_lease_after_a_patience(trickle: i
     assert script.last(0, Cancel).reason == text  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("nbytes", [1, 3999, 4001])
+def test_a_part_of_a_small_update_is_refused_as_a_whole(nbytes: int) -> None:
+    script = Script(boards=1, model_bytes=4000)
+    script.connect(0)
+    script.ready(0, model_bytes=4000)
+    script.settle()
+    a = script.assignment(0)
+    plain = Result(a.session, a.run, a.round, a.slice, 0, a.lease, 24, 1, 1000, 0, 0, a.base_sha256, 4000)
+    with pytest.raises(RemoteProtocolError, match="payload"):
+        script.says(0, plain, nbytes)
+
+
 def test_a_boards_own_chunk_limit_binds_the_hosts_chunks() -> None:
     script = Script(boards=1, chunk_bytes=1 << 17, credit_bytes=1 << 17)
     script.connect(0, chunk_max=1 << 15)
