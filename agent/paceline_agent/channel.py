@@ -24,7 +24,9 @@ MAX_RANGES = 64
 DETAIL_BYTES = 480  # a detail travels on in a message of the link, whose texts hold 512 bytes
 
 Count = Annotated[int, Bounds(ge=0, lt=1 << 63)]
-Position = Annotated[int, Bounds(ge=0, lt=1 << 32)]
+POSITIONS = 1 << 32
+Position = Annotated[int, Bounds(ge=0, lt=POSITIONS)]
+_Range = tuple[Position, Position, Position]
 Text = Annotated[str, Bounds(le=4096)]
 
 
@@ -60,7 +62,7 @@ class Work(Message):
 
     kind = "work"
     lease: Count
-    ranges: Annotated[tuple[tuple[Position, Position, Position], ...], Bounds(ge=1, le=MAX_RANGES)]
+    ranges: Annotated[tuple[_Range, ...], Bounds(ge=1, le=MAX_RANGES)]
     batch: Annotated[int, Bounds(ge=1, le=1 << 20)]
     plan_seed: Annotated[int, Bounds(ge=0, lt=1 << 64)]
 
@@ -181,7 +183,9 @@ def decode(data: bytes, allowed: tuple[type[Message], ...]) -> Message:
     if cls is None or cls not in allowed:
         raise RemoteProtocolError(f"unexpected message kind {kind!r:.40}")
     if _is_plain(content, cls):
-        return cls(**content)
+        return cls(
+            **{name: tuple(map(tuple, value)) if type(value) is list else value for name, value in content.items()}
+        )
     try:
         return load_table(content, cls, where=cls.kind)
     except SettingsError as error:
@@ -189,7 +193,7 @@ def decode(data: bytes, allowed: tuple[type[Message], ...]) -> Message:
 
 
 def _plain_checks(cls: type[Message]) -> dict[str, tuple[type, Bounds | None]] | None:
-    """Return type and bounds of each field of a message of bare numbers and texts; None for other messages."""
+    """Return type and bounds of each field of a message of bare numbers, texts and ranges; None for other messages."""
     checks: dict[str, tuple[type, Bounds | None]] = {}
     for name, hint in get_type_hints(cls, include_extras=True).items():
         if get_origin(hint) is ClassVar:
@@ -198,14 +202,15 @@ def _plain_checks(cls: type[Message]) -> dict[str, tuple[type, Bounds | None]] |
             checks[name] = (str, None)
             continue
         plain, bounds = get_args(hint) if get_origin(hint) is Annotated else (None, None)
-        if plain not in (int, str) or not isinstance(bounds, Bounds):
+        plain = list if plain == tuple[_Range, ...] else plain
+        if plain not in (int, str, list) or not isinstance(bounds, Bounds):
             return None
         checks[name] = (plain, bounds)
     return checks
 
 
 # A round of a small model is a few messages of this kind, and reading them by the book would be half of its cost.
-_PLAIN = {cls: checks for cls in FROM_TRAINER if (checks := _plain_checks(cls)) is not None}
+_PLAIN = {cls: checks for cls in _KINDS.values() if (checks := _plain_checks(cls)) is not None}
 
 
 def _is_plain(content: dict[str, Any], cls: type[Message]) -> bool:
@@ -217,7 +222,13 @@ def _is_plain(content: dict[str, Any], cls: type[Message]) -> bool:
         value = content.get(name)
         if type(value) is not plain or not (value in _EDGES if bounds is None else bounds.admit(value)):
             return False
+        if plain is list and not all(map(_is_range, content[name])):
+            return False
     return True
+
+
+def _is_range(value: object) -> bool:
+    return type(value) is list and len(value) == 3 and all(type(n) is int and 0 <= n < POSITIONS for n in value)
 
 
 def shortened(text: str) -> str:
