@@ -38,6 +38,7 @@ class Joules:
         self._integrator: EnergyIntegrator | None = None
         self._edge_uj = 0  # how far a count may be off where a window is cut
         self._lone_pipe: tuple[int, int] | None = None
+        self._is_news = True  # since the last `settled`: a reading or a question; else nothing can have become final
 
     def __enter__(self) -> Joules:
         meter = self._opened(self._settings, _now_us())
@@ -80,7 +81,7 @@ class Joules:
 
     def open(self, t_us: int) -> None:
         """Open the window of a run; an older one is forgotten."""
-        self._ledger = Ledger(t_us)
+        self._ledger, self._is_news = Ledger(t_us), True
         self._measuring.clear()
 
     def mark(self, t_us: int, category: str, lease: int) -> None:
@@ -96,16 +97,19 @@ class Joules:
     def measure(self, lease: int) -> None:
         """Ask for a lease's compute energy."""
         self._measuring.append(lease)
+        self._is_news = True
 
     def measure_split(self, run: str, round_: int, t_us: int) -> None:
         """Ask for the split as of t_us."""
         if self._ledger is not None:
             self._ledger.ask(t_us, (run, round_))
+            self._is_news = True
 
     def drain(self) -> None:
         """Take the readings that have come."""
         if self._thread is None or self._integrator is None:
             return
+        self._is_news = True
         for reading in self._thread.drain():
             try:
                 if isinstance(reading, Count):
@@ -120,6 +124,9 @@ class Joules:
 
     def settled(self) -> list[m.Event]:
         """Return the answers that have become final."""
+        if not self._is_news:
+            return []
+        self._is_news = False
         if self._ledger is None:
             return [m.Measured(lease, None, None, self.source, 1) for lease in self._take_measuring()]
         if self._integrator is None:

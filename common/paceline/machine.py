@@ -42,9 +42,10 @@ from paceline.steps import (
     WorkFailed,
     WorkProgress,
 )
-from paceline.transfer import Receiver, Sender
+from paceline.transfer import Rate, Receiver, Sender
 from paceline.wire import (
     FROM_HOST,
+    INLINE_BYTES,
     PROTOCOL,
     Answer,
     Assign,
@@ -105,6 +106,7 @@ __all__ = [
 ]
 
 GREETING_S = 10.0  # patience before the host has told its own
+TAKEN_S = 0.1  # work that is over by then needs no TAKEN: its RESULT says as much
 TRAINER_LIVES = 3  # a trainer is brought to life so many times in a run, and then no more
 
 
@@ -142,6 +144,8 @@ class AgentMachine:
         self._samples = 0
         self._receiver: Receiver | None = None
         self._sender: Sender | None = None
+        self._stalls_s = float("inf")  # when the transfer in hand counts as stalled
+        self._taken_s = float("inf")  # when TAKEN is due
 
     def restart(self, now_s: float) -> list[Action]:
         """Begin a session: what ran under the old one is void, what was finished is kept."""
@@ -151,6 +155,7 @@ class AgentMachine:
         me, kept = self._identity, self._kept
         self._session = Session(self._new_nonce(), is_host=False, patience_s=GREETING_S, now_s=now_s)
         self._ready, self._base = None, ""
+        self._rate_in, self._rate_out = Rate(), Rate()
         holds = (kept.run, kept.round, kept.slice) if kept is not None else ("", 0, 0)
         nonce = self._session.nonce
         self._say(Hello(nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid, *holds), now_s)
@@ -182,20 +187,23 @@ class AgentMachine:
         if self._is_greeted():
             due.append(self._session.said_s + self._heartbeat_s)
         if self._assign is not None:
-            due.append(self._lease_end_s)
+            due += [self._lease_end_s, self._stalls_s, self._taken_s]
         return min(due)
 
     # Messages -------------------------------------------------------------------------------------------------------
 
     def _received(self, event: Received, now_s: float) -> None:
         message = decode(event.header, FROM_HOST)
-        if event.payload_bytes and not isinstance(message, Chunk):
-            raise RemoteProtocolError(f"{message.kind} with a payload")
+        whole = message.base_bytes if isinstance(message, Assign) and message.base_bytes <= INLINE_BYTES else 0
+        if event.payload_bytes not in (0, whole) and not isinstance(message, Chunk):
+            raise RemoteProtocolError(f"{message.kind} with a payload of {event.payload_bytes} bytes")
         self._session.accept(message, now_s)
         if isinstance(message, Chunk):
             self._chunk(message, event.payload_bytes)
         else:
             self._MESSAGES.get(type(message), AgentMachine._nothing)(self, message, now_s)
+            if event.payload_bytes and self._receiver is not None:  # else the work was declined
+                self._chunk(Chunk(message.session, self._session.lease, 0), event.payload_bytes)
 
     def _nothing(self, message: Message, now_s: float) -> None:
         """The session has seen it, and that is all."""
@@ -240,9 +248,12 @@ class AgentMachine:
             return
         self._assign, self._lease_end_s, self._samples = message, now_s + message.lease_s, 0
         self._out.append(Mark("transfer"))
-        self._say(Taken(self._session.nonce, message.lease), now_s)
+        self._taken_s = now_s + TAKEN_S
+        if message.base_bytes > INLINE_BYTES:
+            self._say_taken(now_s)
         if message.base_bytes:
-            self._receiver = Receiver(message.base_bytes, self._credit_bytes)
+            self._receiver = Receiver(message.base_bytes, self._credit_bytes, self._chunk_bytes, self._rate_in)
+            self._stalls_s = now_s + self._session.patience_s
         if self._kept is not None:
             self._offer(self._kept, now_s, again=True)
         elif not message.base_bytes:
@@ -251,22 +262,28 @@ class AgentMachine:
     def _chunk(self, message: Chunk, nbytes: int) -> None:
         if self._receiver is None or self._assign is None:
             raise RemoteProtocolError("chunk without a transfer")
-        self._receiver.take(message.offset, nbytes)
+        now_s = self._session.heard_s
+        self._receiver.take(message.offset, nbytes, now_s)
         self._base = ""
-        self._renew(self._session.heard_s + self._assign.lease_s)
+        if self._receiver.moved():
+            self._renew(now_s + self._assign.lease_s)
+            self._stalls_s = now_s + self._session.patience_s
         final = self._assign.base_sha256 if self._receiver.done else None
         self._out.append(StoreBase(message.lease, message.offset, final))
         upto = self._receiver.grant()
         if upto is not None:
-            self._say(Credit(self._session.nonce, message.lease, self._receiver.have, upto), self._session.heard_s)
+            self._say(Credit(self._session.nonce, message.lease, self._receiver.have, upto), now_s)
 
     def _credit(self, message: Credit, now_s: float) -> None:
         if self._sender is None and self._offering and self._kept is not None:  # offered again: from where on?
-            self._sender = Sender(self._kept.update_bytes, self._chunk_bytes, message.upto, start=message.have)
+            size, have = self._kept.update_bytes, message.have
+            self._sender = Sender(size, self._chunk_bytes, message.upto, self._rate_out, start=have)
         if self._sender is None:
             raise RemoteProtocolError("credit without a transfer")
-        self._sender.granted(message.have, message.upto)
-        self._renew(now_s + self._session.patience_s)
+        self._sender.granted(message.have, message.upto, now_s)
+        if self._sender.moved():
+            self._renew(now_s + self._session.patience_s)
+            self._stalls_s = now_s + self._session.patience_s
         self._push(now_s)
 
     def _pong(self, message: Pong, now_s: float) -> None:
@@ -356,7 +373,6 @@ class AgentMachine:
             event.samples, event.steps, event.compute_us, event.overruns, event.late_us, self._ready.model_bytes,
             event.update_sha256,
         )  # fmt: skip
-        self._sender = Sender(self._ready.model_bytes, self._chunk_bytes, self._credit_bytes)
         self._out.append(Measure(assign.lease))
         self._offer(self._kept, now_s, again=False)
 
@@ -383,6 +399,11 @@ class AgentMachine:
         if session.silent(now_s):
             self._out.append(Reconnect(f"no sign of life from the host for {session.patience_s:g} s"))
             return
+        if self._assign is not None and now_s >= self._taken_s:
+            self._say_taken(now_s)
+        if self._assign is not None and now_s >= self._stalls_s:
+            self._say(Failed(session.nonce, self._assign.lease, "stalled", self._stalled()), now_s)
+            self._forget_work(stop=True)
         if self._assign is not None and now_s >= self._lease_end_s:
             self._say(Failed(session.nonce, self._assign.lease, "lease-expired", "the host did not renew it"), now_s)
             self._forget_work(stop=True)
@@ -395,29 +416,48 @@ class AgentMachine:
     def _is_greeted(self) -> bool:
         return self._session.state not in (State.GREETING, State.CLOSED)
 
-    def _say(self, message: Message, now_s: float) -> None:
-        self._out.append(Send(self._session.send(message, now_s)))
+    def _say(self, message: Message, now_s: float, piece: tuple[int, int] | None = None) -> None:
+        self._out.append(Send(self._session.send(message, now_s), piece))
 
     def _renew(self, end_s: float) -> None:
         """Move the lease's end: bytes that move are progress (the host reckons likewise)."""
         self._lease_end_s = max(self._lease_end_s, end_s)
 
+    def _say_taken(self, now_s: float) -> None:
+        assert self._assign is not None
+        self._taken_s = float("inf")
+        self._say(Taken(self._session.nonce, self._assign.lease), now_s)
+
+    def _stalled(self) -> str:
+        what, part = ("update", self._sender) if self._offering else ("model", self._receiver)
+        if part is None:
+            return f"the host did not say for {self._session.patience_s:g} s from where on it wants the update"
+        return f"no progress of the {what} for {self._session.patience_s:g} s: {part.have} of {part.size} bytes moved"
+
     def _start_work(self) -> None:
         assert self._assign is not None
-        self._receiver = None
+        self._receiver, self._stalls_s = None, float("inf")
         self._out.append(StartWork(self._assign.lease, self._assign.round, self._assign.ranges, self._assign.batch))
 
     def _offer(self, kept: Kept, now_s: float, *, again: bool) -> None:
+        """Announce the finished result: a small update goes along, a large one in chunks, from where the host says."""
         assert self._assign is not None
-        self._offering, self._samples = True, kept.samples
+        size = kept.update_bytes
+        inline, credit = size <= INLINE_BYTES, self._credit_bytes
+        again = again and not inline
+        self._offering, self._samples, self._taken_s = True, kept.samples, float("inf")
         self._renew(now_s + self._session.patience_s)
+        self._stalls_s = now_s + self._session.patience_s
+        if not again:
+            self._sender = Sender(size, self._chunk_bytes, size if inline else credit, self._rate_out)
         self._say(
             Result(
                 self._session.nonce, kept.run, kept.round, kept.slice, kept.attempt, self._assign.lease, kept.samples,
-                kept.steps, kept.compute_us, kept.overruns, kept.late_us, kept.base_sha256, kept.update_bytes,
-                kept.update_sha256, again,
+                kept.steps, kept.compute_us, kept.overruns, kept.late_us, kept.base_sha256, size, kept.update_sha256,
+                again,
             ),
             now_s,
+            self._sender.pieces()[0] if self._sender is not None and inline else None,
         )  # fmt: skip
         self._push(now_s)
 
@@ -428,6 +468,8 @@ class AgentMachine:
         nonce, lease = self._session.nonce, self._assign.lease
         for piece in self._sender.pieces():
             self._out.append(Send(self._session.send(Chunk(nonce, lease, piece[0]), now_s), piece))
+        if self._sender.done:  # the last pieces are not acknowledged: from here on the lease alone is the deadline
+            self._stalls_s = float("inf")
         joules = self._kept.energy
         if self._sender.done and joules is not None and self._session.state is State.UPLOADING:
             self._say(Commit(nonce, lease, joules.energy_uj, joules.bound_uj, joules.source, joules.flags), now_s)
@@ -454,6 +496,7 @@ class AgentMachine:
         self._samples = 0
         self._receiver = None
         self._sender = None
+        self._stalls_s = self._taken_s = float("inf")
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {
         Welcome: _welcome, Reject: _reject, Load: _loading, Begin: _begin, Assign: _assigned, Credit: _credit,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages <-> header bytes. Pure: knows no socket, clock, thread or state; tensors never pass through here.
 
-A message on the link is two frames: a msgpack map of at most HEADER_BYTES (this module) and a payload of raw bytes,
-empty for all messages but Chunk. Every field is checked on the way in (type, range, length, finiteness) and on the way
-out, so the code behind it may trust what it gets. docs/PROTOCOL.md lists the messages and the rules, each with its
-test.
+A message on the link is two frames: a msgpack map of at most HEADER_BYTES (this module) and a payload of raw bytes, a
+piece of a model or update; most messages have none. Every field is checked on the way in (type, range, length,
+finiteness) and on the way out, so the code behind it may trust what it gets. docs/PROTOCOL.md lists the messages and
+the rules, each with its test.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from paceline.errors import LocalProtocolError, RemoteProtocolError
 PROTOCOL = 1  # raised when an old peer could misunderstand a new one
 HEADER_BYTES = 4096  # a cap on what is decoded: a megabyte of empty maps would become a million dicts
 CHUNK_FLOOR = 1 << 15
+INLINE_BYTES = (
+    CHUNK_FLOOR  # a model this small travels in ASSIGN's payload and its update in RESULT's: no peer takes less
+)
 CHUNK_START = 1 << 18  # slow links need small chunks; 64 KiB costs 2.6x in throughput
 CHUNK_CEILING = 1 << 20  # nothing is gained above, and above 32 MiB each frame is a fresh mapping
 MAX_FRAME = CHUNK_CEILING + 8192  # the sockets' limit: largest chunk, header and 33 bytes of CURVE

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What paceline itself costs: the allocation, an agent's start and memory, an empty round. Measures; asserts nothing.
+"""What paceline itself costs: allocation, an agent's start and memory, an empty round, a transfer. Asserts nothing.
 
 Each figure comes with its median, range and number of repeats, and with the machine it was taken on.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import statistics
@@ -19,7 +20,9 @@ from pathlib import Path
 from paceline import Controller, allocate
 from paceline.errors import RunError
 from paceline.keys import write_pair
+from paceline.one_way import KINDS, NBYTES
 from paceline.wire import FROM_AGENT, Hello, decode
+from paceline_host import bench_transfer as transfer
 from paceline_host.comparison import Comparison, Watcher, new_folder
 from paceline_host.embedded import run_embedded
 from paceline_host.experiment import load_experiment
@@ -149,9 +152,32 @@ def bench_round(say: Callable[[str], None], rounds: int = 200) -> list[dict[str,
     return rows
 
 
+def bench_transfer(say: Callable[[str], None], repeats: int = 11) -> list[dict[str, object]]:
+    """Send 45 MB one way, in ms: raw TCP, ZeroMQ in the clear, the link; then their ratios to the first's median."""
+    found = transfer.measure(say, repeats)
+    rows, ratios = [], []
+    for way in (transfer.TO_AGENT, transfer.TO_HOST):
+        raw_s = found[KINDS[0], way]
+        for kind in KINDS:
+            seconds = found[kind, way]
+            rows.append(figure(f"45 MB {way}: {kind}", "ms", [s * 1000 for s in seconds]))
+            if kind != KINDS[0]:
+                times = [s / statistics.median(raw_s) for s in seconds]
+                ratios.append(figure(f"45 MB {way}: {kind} / raw TCP", "x", times))
+    data = bytes(NBYTES)
+    hashes = [_seconds(lambda: hashlib.sha256(data).digest()) * 1000 for _ in range(repeats)]
+    return [*rows, *ratios, figure("SHA-256 of 45 MB (each end, not in the above)", "ms", hashes)]
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s
+
+
 def _file_system(path: Path) -> str:
     found = subprocess.run(["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown file system"
 
 
-BENCHES = {"allocate": bench_allocate, "agent": bench_agent, "round": bench_round}
+BENCHES = {"allocate": bench_allocate, "agent": bench_agent, "round": bench_round, "transfer": bench_transfer}

@@ -28,6 +28,7 @@ from paceline.policies import Policy
 from paceline.tasks import Task
 from paceline.tasks import make as make_task
 from paceline.version import VERSION
+from paceline.wire import CHUNK_START
 from paceline_host import machine as m
 from paceline_host import planner, records, regimes
 from paceline_host.experiment import Experiment, load_experiment
@@ -38,7 +39,6 @@ from paceline_host.server import Outcome, Server, TimedPlanner
 from paceline_host.store import Store
 
 EXPERIMENT = "experiment.toml"
-CREDIT_CHUNKS = 4  # what a transfer may have in flight before the first grant
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Comparison:
             rounds=row.rounds, budget=row.budget, samples=row.samples, batch=row.batch,
             manifest_sha256=task.manifest.digest(), model_bytes=task.manifest.nbytes, patience_s=run.patience_s,
             start_s=experiment.fleet.start_s, chunk_bytes=run.chunk_bytes,
-            credit_bytes=CREDIT_CHUNKS * run.chunk_bytes,
+            credit_bytes=first_credit(run.chunk_bytes),
             energy_needed=experiment.energy.required and bool(policy.w_energy),
         )  # fmt: skip
 
@@ -289,6 +289,11 @@ def _where(recovered: Recovered) -> str:
         return f"the end of round {state.round}" if state.round else "its start"
     counted = sum(samples for _, samples in state.done)
     return f"round {state.round}, in which {counted} of {recovered.run.budget} samples are counted"
+
+
+def first_credit(chunk_bytes: int) -> int:
+    """Return what a transfer may have under way before its first grant: on an unknown link one chunk."""
+    return min(CHUNK_START, chunk_bytes)
 
 
 def _batch(task: Task, options: Mapping[str, object]) -> int:

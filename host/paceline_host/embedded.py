@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from paceline.keys import KeyPair, read_boards, read_pair
-from paceline_host.comparison import CREDIT_CHUNKS, Comparison, held
+from paceline_host.comparison import Comparison, first_credit, held
 from paceline_host.experiment import RunSettings
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import HostLink
@@ -24,7 +24,7 @@ def terms(run: RunSettings) -> Terms:
     return Terms(
         host_epoch=time.time_ns() // 1_000_000,  # grows with each start; a label, never subtracted
         chunk_bytes=run.chunk_bytes,
-        credit_bytes=CREDIT_CHUNKS * run.chunk_bytes,
+        credit_bytes=first_credit(run.chunk_bytes),
         heartbeat_s=min(2.0, run.patience_s / 6),
         patience_s=run.patience_s,
     )

@@ -34,7 +34,7 @@ class RunSettings:
     seed: Annotated[int, Bounds(ge=0, lt=1 << 63)] = 1
     minimum: Annotated[int, Bounds(ge=1)] = 1  # samples that each board gets at least, so that its cost stays known
     patience_s: Annotated[float, Bounds(gt=0, le=86_400)] = 30.0  # the one knob: every wait is derived from it
-    chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 18
+    chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 19  # at most; slow links get smaller ones
     fsync: bool = True  # false: for measuring what it costs; a power cut may then lose rounds
 
 

@@ -8,12 +8,13 @@ names them. Knows no lease, link or tensor. Reading and judging a journal is in 
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -285,19 +286,28 @@ class Journal:
             raise
 
     def _insert(self, table: str, row: object, *more: object) -> None:
-        values = (*astuple(row), *more)  # type: ignore[call-overload]
+        values = (*_values(row), *more)
         with self.transaction():
             self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
 
     def _put(self, table: str, row: Any, key: str) -> None:
-        names = [f.name for f in fields(row)]
-        changed = ", ".join(f"{name} = excluded.{name}" for name in names)
         with self.transaction():
-            self._db.execute(
-                f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
-                f"ON CONFLICT ({key}) DO UPDATE SET {changed}",
-                astuple(row),
-            )
+            self._db.execute(_upsert(table, row.__class__, key), _values(row))
+
+
+def _values(row: Any) -> list[Any]:
+    """Return a row's fields; all are plain values, and `astuple` would copy each of them deeply."""
+    return [getattr(row, name) for name in row.__dataclass_fields__]
+
+
+@functools.cache
+def _upsert(table: str, row: Hashable, key: str) -> str:
+    names = [f.name for f in fields(row)]  # type: ignore[arg-type]
+    changed = ", ".join(f"{name} = excluded.{name}" for name in names)
+    return (
+        f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
+        f"ON CONFLICT ({key}) DO UPDATE SET {changed}"
+    )
 
 
 def connect(path: Path, mode: str, *, fsync: bool = True) -> sqlite3.Connection:

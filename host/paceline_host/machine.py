@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from paceline import allocate
 from paceline.errors import RemoteProtocolError
 from paceline.session import Session, State
-from paceline.transfer import Receiver, Sender
+from paceline.transfer import Rate, Receiver, Sender
 from paceline.wire import (
     CHUNK_CEILING,
+    INLINE_BYTES,
     Answer,
     Assign,
     Begin,
@@ -116,6 +117,20 @@ class Lease:
     result: Result | None = None
     commit: Commit | None = None
     samples: int = 0
+    stalls_s: float = float("inf")  # when the transfer in hand counts as stalled
+
+    @property
+    def due_s(self) -> float:
+        """When the lease ends unless something moves."""
+        return min(self.end_s, self.stalls_s)
+
+    def fault(self, patience_s: float) -> str:
+        """Say what did not happen before `due_s`."""
+        if self.end_s <= self.stalls_s:
+            return f"no progress before its lease of slice {self.slice.index} ended"
+        what, part = ("update", self.receiver) if self.receiver is not None else ("model", self.sender)
+        assert part is not None
+        return f"no progress of the {what} for {patience_s:g} s: {part.have} of {part.size} bytes moved"
 
 
 @dataclass
@@ -127,6 +142,8 @@ class Board:
     agent_pid: int = 0
     agent_version: str = ""
     chunk_bytes: int = CHUNK_CEILING  # of this session: neither side's limit is passed
+    rate_in: Rate = field(default_factory=Rate)  # of this session, as is the next
+    rate_out: Rate = field(default_factory=Rate)
     ready: Ready | None = None
     lease: Lease | None = None
     queue: deque[Slice] = field(default_factory=deque)
@@ -210,7 +227,7 @@ class RoundMachine:
     def wake_s(self) -> float:
         """Return when the next Tick is due."""
         leases = [board.lease for board in self.boards if board.lease is not None]
-        times = [lease.end_s for lease in leases if lease.number not in self._judging]
+        times = [lease.due_s for lease in leases if lease.number not in self._judging]
         times += [board.hold_end_s for board in self.boards]
         if self._due:
             return 0.0
@@ -236,6 +253,7 @@ class RoundMachine:
         board.session, board.ready, board.base, board.begun, board.energies_owed = event.session, None, "", False, 0
         board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
         board.chunk_bytes = min(self.facts.chunk_bytes, event.chunk_max)
+        board.rate_in, board.rate_out = Rate(), Rate()
         board.since_s, board.departed = now_s, False
         judged = {(lease.slice.round, lease.slice.index) for _, lease in self._judging.values()}
         counted = kept in self._counted or kept in judged
@@ -411,15 +429,18 @@ class RoundMachine:
         board.lease, board.since_s = lease, now_s
         board.share += item.samples
         nbytes = 0 if board.base == self._base else facts.model_bytes
+        inline = 0 < nbytes <= INLINE_BYTES
         self._send(
             index,
             Assign(
                 board.session.nonce, facts.run, item.round, item.index, 0, lease.number, lease_s, facts.batch,
                 item.ranges, self._base, nbytes,
             ),
+            (0, nbytes) if inline else None,
         )  # fmt: skip
-        if nbytes:
-            lease.sender = Sender(nbytes, board.chunk_bytes, facts.credit_bytes)
+        if nbytes and not inline:
+            lease.sender = Sender(nbytes, board.chunk_bytes, facts.credit_bytes, board.rate_out)
+            lease.stalls_s = now_s + facts.patience_s
             self._push(index)
 
     def _push(self, index: int) -> None:
@@ -428,6 +449,8 @@ class RoundMachine:
             return
         for piece in board.lease.sender.pieces():
             self._send(index, Chunk(board.session.nonce, board.lease.number, piece[0]), piece)
+        if board.lease.sender.done:  # the last pieces are not acknowledged: from here on the lease is the deadline
+            board.lease.stalls_s = float("inf")
 
     def _close_if_complete(self, now_s: float) -> None:
         if self.phase != "working" or self._open:
@@ -491,10 +514,14 @@ class RoundMachine:
         message = event.message
         if isinstance(message, Chunk):
             self._chunk(event.board, message, event.payload_bytes, now_s)
-        elif event.payload_bytes:
-            raise RemoteProtocolError(f"{message.kind} with a payload")
-        else:
-            self._MESSAGES.get(type(message), RoundMachine._nothing)(self, event.board, message, now_s)
+            return
+        whole = self.facts.model_bytes if isinstance(message, Result) and self.facts.model_bytes <= INLINE_BYTES else 0
+        if event.payload_bytes not in (0, whole):
+            raise RemoteProtocolError(f"{message.kind} with a payload of {event.payload_bytes} bytes")
+        self._MESSAGES.get(type(message), RoundMachine._nothing)(self, event.board, message, now_s)
+        lease = self.boards[event.board].lease
+        if event.payload_bytes and lease is not None and lease.receiver is not None:  # else the result was refused
+            self._chunk(event.board, Chunk(message.session, lease.number, 0), event.payload_bytes, now_s)
 
     def _nothing(self, index: int, message: Message, now_s: float) -> None:
         """The session has seen it, and that is all."""
@@ -518,8 +545,10 @@ class RoundMachine:
             return  # for a model that the board turned out not to need
         if lease is None or lease.sender is None:
             raise RemoteProtocolError("credit without a transfer")
-        lease.sender.granted(message.have, message.upto)
-        lease.end_s = max(lease.end_s, now_s + lease.seconds)
+        lease.sender.granted(message.have, message.upto, now_s)
+        if lease.sender.moved():
+            lease.end_s = max(lease.end_s, now_s + lease.seconds)
+            lease.stalls_s = now_s + self.facts.patience_s
         self._push(index)
 
     def _result(self, index: int, message: Result, now_s: float) -> None:
@@ -554,7 +583,10 @@ class RoundMachine:
             board.base, lease.sender = "", None
         have = board.partial[3] if board.partial[:3] == (item.round, item.index, message.update_sha256) else 0
         board.partial = (0, 0, "", 0)
-        lease.receiver = Receiver(facts.model_bytes, facts.credit_bytes, have if message.again else 0)
+        lease.receiver = Receiver(
+            facts.model_bytes, facts.credit_bytes, board.chunk_bytes, board.rate_in, have if message.again else 0
+        )
+        lease.stalls_s = now_s + facts.patience_s
         if message.again:
             self._send(index, Credit(message.session, lease.number, lease.receiver.have, lease.receiver.granted))
 
@@ -562,8 +594,10 @@ class RoundMachine:
         lease = self.boards[index].lease
         if lease is None or lease.receiver is None:
             raise RemoteProtocolError("chunk without an announced result")
-        lease.receiver.take(message.offset, nbytes)
-        lease.end_s = max(lease.end_s, now_s + self.facts.patience_s)
+        lease.receiver.take(message.offset, nbytes, now_s)
+        if lease.receiver.moved():
+            lease.end_s = max(lease.end_s, now_s + self.facts.patience_s)
+            lease.stalls_s = float("inf") if lease.receiver.done else now_s + self.facts.patience_s
         self._out.append(WriteUpload(index, lease.number, message.offset, lease.receiver.size))
         upto = lease.receiver.grant()
         if upto is not None:
@@ -721,8 +755,8 @@ class RoundMachine:
             lease = board.lease
             if lease is None or board.session is None or lease.number in self._judging:
                 continue
-            if now_s >= lease.end_s:
-                reason = f"no progress before its lease of slice {lease.slice.index} ended"
+            if now_s >= lease.due_s:
+                reason = lease.fault(self.facts.patience_s)
                 self._out.append(Note("expired", f"{board.name}: {reason}", index))
                 self._send(index, Cancel(board.session.nonce, lease.number, reason))
                 board.failures += 1

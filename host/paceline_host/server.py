@@ -260,7 +260,8 @@ class Server:
             upload = run.uploads.get(action.board)
             if upload is None:
                 upload = run.uploads[action.board] = bytearray(action.nbytes)
-            upload[action.offset : action.offset + len(arrival.payload)] = arrival.payload
+            part = memoryview(upload)[action.offset : action.offset + len(arrival.payload)]
+            part[:] = arrival.payload  # a bytearray's own slice would copy twice
         else:
             self._record(run, action)
 

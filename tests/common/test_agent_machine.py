@@ -145,12 +145,12 @@ def test_a_whole_round_is_said_and_done_in_order() -> None:
     host.event(m.SplitMeasured(split))
     assert host.say(End(host.nonce, "run", 1, "finished")) == [m.Mark("other"), m.MeasureSplit("run", 1)]
     assert kinds(host.heard) == [
-        "hello", "ready", "taken", "credit", "result", "chunk", "chunk", "chunk", "commit", "energy",
+        "hello", "ready", "taken", "credit", "credit", "result", "chunk", "chunk", "chunk", "commit", "energy",
     ]  # fmt: skip
     assert host.heard[0] == Hello(7, 1, 1, "0.1.0", "machine", 1 << 20, 41, "", 0, 0)
     assert host.heard[1] == Ready(7, "run", "manifest", SIZE, 60, "linear", 42, "modelled", True)
-    assert host.heard[4] == Result(7, "run", 1, 0, 0, 5, 10, 3, 1000, 0, 0, "base", SIZE, "update", False)
-    assert host.heard[8] == Commit(7, 5, 1000, 10, "modelled", 0)
+    assert host.heard[5] == Result(7, "run", 1, 0, 0, 5, 10, 3, 1000, 0, 0, "base", SIZE, "update", False)
+    assert host.heard[9] == Commit(7, 5, 1000, 10, "modelled", 0)
     assert host.last() == Energy(7, WINDOW, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
     assert host.pieces == [(0, 32 * KIB), (32 * KIB, 64 * KIB), (64 * KIB, SIZE)]
     assert host.done[:8] == [
@@ -234,6 +234,87 @@ def test_commit_comes_after_the_last_piece_and_after_the_joules(joules_first: bo
             host.say(Credit(host.nonce, 5, 32 * KIB, SIZE))
     assert host.agent.state is State.JUDGING
     assert kinds(host.heard)[-2:] == ["chunk", "commit"]
+
+
+SMALL = 4 * KIB
+
+
+def small(host: Host, payload_bytes: int = SMALL) -> list[m.Action]:
+    """Load a small model and assign work that brings it along."""
+    host.welcome()
+    host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1, False))
+    host.event(replace(TRAINER, model_bytes=SMALL))
+    return host.say(Assign(host.nonce, "run", 1, 0, 0, 5, 60.0, 4, RANGES, "base", SMALL), payload_bytes)
+
+
+def test_a_small_model_comes_with_the_work_and_its_update_goes_with_the_result() -> None:
+    host = Host()
+    assert small(host) == [m.Mark("transfer"), m.StoreBase(5, 0, "base")]
+    assert host.event(m.BaseReady(5, True)) == [m.StartWork(5, 1, RANGES, 4)]
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    assert host.pieces == [(0, SMALL)]
+    host.event(m.Measured(5, 1000, 10, "modelled", 0))
+    assert kinds(host.heard)[2:] == ["result", "commit"], "work that is quickly over needs no TAKEN"
+
+
+def test_work_that_takes_longer_is_said_to_be_taken() -> None:
+    host = Host()
+    small(host)
+    host.event(m.BaseReady(5, True))
+    assert host.agent.wake_s() == host.now_s + m.TAKEN_S
+    host.tick(m.TAKEN_S)
+    assert host.last() == Taken(host.nonce, 5)
+    host.tick(m.TAKEN_S)
+    assert kinds(host.heard).count("taken") == 1
+
+
+@pytest.mark.parametrize("nbytes", [1, SMALL - 1, SMALL + 1])
+def test_a_part_of_a_small_model_is_refused_as_a_whole(nbytes: int) -> None:
+    host = Host()
+    with pytest.raises(RemoteProtocolError, match="payload"):
+        small(host, nbytes)
+
+
+def test_work_that_is_declined_drops_the_model_that_came_along() -> None:
+    host = Host().load()
+    assert host.say(Assign(host.nonce, "run", 1, 0, 0, 5, 60.0, 4, RANGES, "base", SMALL), SMALL) == []
+    assert isinstance(host.last(), Failed)
+
+
+@pytest.mark.parametrize("trickle", [0, 1], ids=["nothing comes", "a byte now and then"])
+def test_a_model_that_does_not_come_is_given_up_after_a_patience(trickle: int) -> None:
+    """The host lives and renews the lease, so that neither silence nor the lease ends this wait."""
+    host = Host().load()
+    host.assign(lease_s=500.0)
+    host.say(Chunk(host.nonce, 5, 0), 32 * KIB)
+    for i in range(29):
+        host.tick(1.0)
+        host.say(Pong(host.nonce, 5, 500.0))
+        if trickle:
+            host.say(Chunk(host.nonce, 5, 32 * KIB + i), 1)
+    assert host.agent.wake_s() == host.now_s + 1.0
+    assert host.tick(1.0) == [m.StopWork(5), m.Void(5), m.Mark("wait")]
+    text = f"no progress of the model for 30 s: {32 * KIB + 29 * trickle} of {SIZE} bytes moved"
+    assert [h for h in host.heard if isinstance(h, Failed)] == [Failed(host.nonce, 5, "stalled", text)]
+
+
+def test_an_update_that_the_host_does_not_take_is_given_up_after_a_patience() -> None:
+    host = Host().working()
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    for _ in range(29):
+        host.tick(1.0)
+        host.say(Pong(host.nonce, 5, 500.0))
+    assert host.tick(1.0) == [m.Mark("wait")], "it is kept"
+    text = f"no progress of the update for 30 s: 0 of {SIZE} bytes moved"
+    assert [h for h in host.heard if isinstance(h, Failed)] == [Failed(host.nonce, 5, "stalled", text)]
+
+
+def test_once_all_is_sent_the_lease_alone_is_the_deadline() -> None:
+    host = Host().uploaded()
+    for _ in range(60):
+        host.tick(1.0)
+        host.say(Pong(host.nonce, 5, 500.0))
+    assert host.agent.state is State.JUDGING
 
 
 @pytest.mark.parametrize("verdict", ["rejected", "stale"])

@@ -82,7 +82,7 @@ LAW: dict[str, dict[str, str | None]] = {
     "idle": ANY | {"load": "loading"},
     "loading": ANY | {"load": None, "ready": "ready", "failed": None},
     "ready": ANY | {"load": "loading", "ready": None, "failed": "loading", "assign": "assigned"},
-    "assigned": END | {"assign": None, "taken": "working", "chunk": None},
+    "assigned": END | {"assign": None, "taken": "working", "result": "uploading", "chunk": None},
     "working": END | {"chunk": None, "credit": None, "result": "uploading"},
     "uploading": END | {"chunk": None, "credit": None, "commit": "judging"},
     "judging": END | {"answer": "ready", "chunk": None, "credit": None},

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import fakes
 from tests.fakes import MODEL_BYTES, FakeBoard, World, check_exactly_once, model_of, sha
 
 from paceline_host import machine as rm
@@ -198,6 +199,16 @@ def test_the_points_are_before_and_after_each_kind_of_message_of_a_run() -> None
         "commit", "answer", "round_closed", "energy", "end",
     } | {"result"}  # fmt: skip
     assert all(("after", who, kind) in seen for when, who, kind in seen if when == "before" and who != "store")
+
+
+def test_a_small_model_travels_without_chunks_and_survives_every_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fakes, "MODEL_BYTES", 1000)
+    seen = points(World(rounds=2))
+    assert {kind for _, _, kind in seen}.isdisjoint({"chunk", "credit"})
+    for point in range(len(seen)):
+        for harm in (die_and_come_back, cut, kill_trainer):
+            world = started(harmed_at(World(rounds=2, notices=False), point, harm))
+            check_run(world, world.run())
 
 
 @pytest.mark.parametrize("notices", [True, False], ids=["noticed at once", "noticed by silence"])

@@ -86,14 +86,14 @@ class Script:
         self.now_s += seconds
         self.step(rm.Tick())
 
-    def connect(self, board: int) -> None:
+    def connect(self, board: int, chunk_max: int = 1 << 20) -> None:
         """Let a board open a session."""
         self._nonce += 1
         session = Session(self._nonce, is_host=True, patience_s=30.0, now_s=self.now_s)
-        session.accept(Hello(self._nonce, 1, 1, "0.1.0", "m", 1 << 20, 9, "", 0, 0), self.now_s)
+        session.accept(Hello(self._nonce, 1, 1, "0.1.0", "m", chunk_max, 9, "", 0, 0), self.now_s)
         session.send(Welcome(self._nonce, 1, 1, 1 << 15, 1 << 16, 2.0, 30.0), self.now_s)
         self.sessions[board] = session
-        self.step(rm.Connected(board, session))
+        self.step(rm.Connected(board, session, chunk_max=chunk_max))
 
     def lose(self, board: int, reason: str = "no sign of life") -> None:
         """Let a board's session end."""
@@ -124,6 +124,13 @@ class Script:
     def take(self, board: int) -> None:
         """Let a board say TAKEN."""
         self.says(board, Taken(self.sessions[board].nonce, self.assignment(board).lease))
+
+    def fetch(self, board: int, until: int = MODEL_BYTES) -> None:
+        """Let a board take the model, and grant the sending of all of it if it takes all."""
+        lease, size = self.assignment(board).lease, 1 << 15
+        for have in range(size, until + 1, size):
+            upto = min(MODEL_BYTES if until == MODEL_BYTES else MODEL_BYTES - 1, have + 2 * size)
+            self.says(board, Credit(self.sessions[board].nonce, lease, have, upto))
 
     def result(self, board: int, **changes: object) -> None:
         """Let a board announce its result."""
@@ -461,11 +468,68 @@ def test_a_result_that_is_refused_after_its_board_was_lost_is_dealt_again_once()
 
 def test_a_lease_without_progress_ends_and_the_board_is_told() -> None:
     script = Script().begin()
-    script.take(0)
+    for board in range(3):
+        script.take(board)
+        script.fetch(board)
     assert script.machine.wake_s() == script.now_s + rm.FIRST_LEASE * 30.0
     script.tick(rm.FIRST_LEASE * 30.0)
     assert {type(script.said[board][-1]) for board in range(3)} == {Cancel}
     assert len(script.store.jobs) > 0
+
+
+@pytest.mark.parametrize("trickle", [0, 1], ids=["nothing moves", "a byte now and then"])
+def test_a_model_that_a_board_does_not_take_ends_its_lease_after_a_patience(trickle: int) -> None:
+    """The lease itself is of four patiences."""
+    script = Script(boards=1).begin()
+    script.take(0)
+    script.fetch(0, until=1 << 15)
+    for i in range(29):
+        script.tick(1.0)
+        have = (1 << 15) + i * trickle
+        script.says(0, Credit(script.sessions[0].nonce, script.assignment(0).lease, have, MODEL_BYTES - 1))
+    assert script.machine.wake_s() == script.now_s + 1.0
+    script.tick(1.0)
+    text = f"no progress of the model for 30 s: {(1 << 15) + 28 * trickle} of {MODEL_BYTES} bytes moved"
+    assert script.last(0, Cancel).reason == text  # type: ignore[attr-defined]
+    assert script.store.jobs[0].detail == f"b0: {text}"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("trickle", [0, 1], ids=["nothing comes", "a byte now and then"])
+def test_an_update_that_does_not_come_ends_its_lease_after_a_patience(trickle: int) -> None:
+    script = Script(boards=1).begin()
+    script.take(0)
+    script.fetch(0)
+    script.result(0)
+    script.upload(0, until=1 << 15)
+    nonce, lease = script.sessions[0].nonce, script.assignment(0).lease
+    for i in range(29):
+        script.tick(1.0)
+        if trickle:
+            script.says(0, Chunk(nonce, lease, (1 << 15) + i), 1)
+    script.tick(1.0)
+    text = f"no progress of the update for 30 s: {(1 << 15) + 29 * trickle} of {MODEL_BYTES} bytes moved"
+    assert script.last(0, Cancel).reason == text  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("nbytes", [1, 3999, 4001])
+def test_a_part_of_a_small_update_is_refused_as_a_whole(nbytes: int) -> None:
+    script = Script(boards=1, model_bytes=4000)
+    script.connect(0)
+    script.ready(0, model_bytes=4000)
+    script.settle()
+    a = script.assignment(0)
+    plain = Result(a.session, a.run, a.round, a.slice, 0, a.lease, 24, 1, 1000, 0, 0, a.base_sha256, 4000, "u", False)
+    with pytest.raises(RemoteProtocolError, match="payload"):
+        script.says(0, plain, nbytes)
+
+
+def test_a_boards_own_chunk_limit_binds_the_hosts_chunks() -> None:
+    script = Script(boards=1, chunk_bytes=1 << 17, credit_bytes=1 << 17)
+    script.connect(0, chunk_max=1 << 15)
+    script.ready(0)
+    script.settle()
+    offsets = [chunk.offset for chunk in script.said[0] if isinstance(chunk, Chunk)]
+    assert offsets == list(range(0, MODEL_BYTES, 1 << 15))
 
 
 def test_a_lease_of_a_known_board_is_twice_its_predicted_time_and_patience() -> None:

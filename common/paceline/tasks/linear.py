@@ -39,6 +39,7 @@ class Linear:
         self.reference_seconds_per_sample = self.options.reference_seconds_per_sample
         self.data_label = f"synthetic linear, {self.samples} samples"
         self._key = _mix(seed & _MASK)
+        self._test: list[tuple[tuple[float, ...], float]] = []
         self.truth = tuple(_feature(_mix(self._key + 1), j) for j in range(WEIGHTS))
 
     def sample(self, index: int) -> tuple[tuple[float, ...], float]:
@@ -53,9 +54,10 @@ class Linear:
 
     def evaluate(self, model: Buffer) -> Evaluation:
         weights = _PACKED.unpack_from(model)
+        if not self._test:
+            self._test = [self.sample(index) for index in range(1 << 32, (1 << 32) + TEST_SAMPLES)]
         total = 0.0
-        for index in range(1 << 32, (1 << 32) + TEST_SAMPLES):
-            features, target = self.sample(index)
+        for features, target in self._test:
             error = sum([w * x for w, x in zip(weights, features, strict=True)]) - target
             total += error * error
         return Evaluation(TEST_SAMPLES, total / TEST_SAMPLES, None, "mse")

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""45 MB one way: raw TCP, plain ZeroMQ and the link with CURVE, interleaved, between two processes of this machine.
+
+`_InTheClear` is for this benchmark alone: it shows what encryption costs. No setting of a host leads here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+
+from paceline.errors import LinkError, RunError
+from paceline.keys import KeyPair
+from paceline.one_way import DEADLINE_S, KINDS, NBYTES, Link, send_by, take_by
+from paceline_host import link as links
+
+BOARD = "bench"
+TO_AGENT, TO_HOST = "host to agent", "agent to host"
+
+
+class _InTheClear(links.HostLink):
+    def _new_socket(self, keys: KeyPair) -> links.Socket:
+        return links._router(self._context, None)
+
+    def _self_test(self, keys: KeyPair) -> None:
+        """Nobody is refused here."""
+
+    def _board_of(self, frame: object) -> str | None:
+        return BOARD
+
+
+class _OneBoard:
+    """A host's link as the benchmark's halves want it: with one peer."""
+
+    def __init__(self, link: links.HostLink) -> None:
+        self._link = link
+        self.poll = link.poll
+        self.endpoint = link.endpoint
+
+    def receive(self) -> Iterable[links.Arrival]:
+        return self._link.receive()
+
+    def send(self, header: bytes, payload: memoryview | bytes = b"") -> bool:
+        return self._link.send(BOARD, header, payload)
+
+    def greet(self) -> None:
+        """Wait for the agent's first message."""
+        end_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end_s:
+            self._link.poll(0.5)
+            for arrival in self._link.receive():
+                self._link.adopt(BOARD, arrival.route)
+                return
+        raise LinkError(f"the benchmark's agent did not connect within {DEADLINE_S:g} s")
+
+
+def measure(say: Callable[[str], None], repeats: int) -> dict[tuple[str, str], list[float]]:
+    """Return the seconds of each trial by (kind, direction). Raises PacelineError when the other end fails."""
+    host, board = links.new_pair(), links.new_pair()
+    found: dict[tuple[str, str], list[float]] = {(kind, way): [] for kind in KINDS for way in (TO_AGENT, TO_HOST)}
+    with ExitStack() as life:
+        plain = _InTheClear("tcp://127.0.0.1:*", host, {BOARD: board.public}, say)
+        life.callback(plain.close)
+        curve = links.HostLink("tcp://127.0.0.1:*", host, {BOARD: board.public}, say)
+        life.callback(curve.close)
+        listener = life.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.settimeout(DEADLINE_S)
+        agent = subprocess.Popen([sys.executable, "-m", "paceline_agent.one_way_end"], stdin=subprocess.PIPE)
+        life.callback(agent.wait)
+        life.callback(agent.terminate)
+        order = {
+            "control": listener.getsockname(), "plain": plain.endpoint, "curve": curve.endpoint, "repeats": repeats,
+            "host_key": host.public, "public": board.public, "secret": board.secret,
+        }  # fmt: skip
+        assert agent.stdin is not None
+        agent.stdin.write(json.dumps(order).encode() + b"\n")
+        agent.stdin.close()
+        control, _ = listener.accept()
+        life.enter_context(control)
+        control.settimeout(DEADLINE_S)
+        control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ends: list[Link | None] = [None]
+        for link in (plain, curve):
+            end = _OneBoard(link)
+            end.greet()
+            ends.append(end)
+        sent, taken = os.urandom(NBYTES), bytearray(NBYTES)
+        for trial, (kind, end_) in enumerate(list(zip(KINDS, ends, strict=True)) * repeats):
+            found[kind, TO_AGENT].append(send_by(end_, control, 2 * trial, memoryview(sent)))
+            taken[::4096] = bytes(-(-NBYTES // 4096))  # what an earlier trial brought must not pass for this one's
+            found[kind, TO_HOST].append(take_by(end_, control, 2 * trial + 1, memoryview(taken)))
+            if taken != sent:
+                raise RunError(f"{kind}: what came back is not what was sent")
+    return found
