@@ -417,7 +417,7 @@ class World:
             if isinstance(action, rm.Send):
                 self._host_send(action)
             elif isinstance(action, rm.WriteUpload):
-                upload = self._uploads.setdefault(action.board, bytearray(action.nbytes))
+                upload = self._uploads.setdefault(action.board, bytearray(action.part.size))
                 upload[action.offset : action.offset + len(payload)] = payload
             elif isinstance(action, rm.Finish):
                 self.finish = action

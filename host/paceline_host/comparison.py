@@ -37,6 +37,7 @@ from paceline_host.profile import load_profile
 from paceline_host.recovery import Recovered, Reported, begun, recover, replay
 from paceline_host.server import Outcome, Server, TimedPlanner
 from paceline_host.store import Store
+from paceline_host.uploads import Uploads
 
 EXPERIMENT = "experiment.toml"
 
@@ -184,16 +185,20 @@ class Comparison:
         if not (folder / "run.toml").exists():
             write_whole(folder / "run.toml", settings.dump(self._only(policy)))
         timed = TimedPlanner(self._planner(policy, len(boards), folder if recovered is not None else None))
+        uploads = Uploads(folder / "uploads")
         machine = m.RoundMachine(
             self._facts(policy, row), regimes.make(row.regime, row.samples, row.budget), timed, list(boards),
-            store.model_sha256, time.monotonic(), recovered.machine if recovered is not None else None,
+            store.model_sha256, time.monotonic(),
+            replace(recovered.machine, parts=uploads.left) if recovered is not None else None,
         )  # fmt: skip
         server.on_view = lambda machine, now_s: self._watcher.view(policy.name, machine, now_s)
         store.start()
         try:
-            outcome = server.serve(machine, timed, store, zero_s)
+            outcome = server.serve(machine, timed, store, uploads, zero_s)
         finally:
             store.finish()
+        if outcome.ok:
+            uploads.clear()
         self._watcher.run_ended(folder, outcome)
         return outcome.ok
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paceline import allocate
 from paceline.errors import RemoteProtocolError
@@ -50,6 +50,7 @@ from paceline_host.steps import (
     Gone,
     Loss,
     Note,
+    Part,
     Reopened,
     ResultRefused,
     ResultStored,
@@ -79,6 +80,7 @@ __all__ = [
     "Lease",
     "Loss",
     "Note",
+    "Part",
     "Reopened",
     "ResultRefused",
     "ResultStored",
@@ -148,7 +150,7 @@ class Board:
     lease: Lease | None = None
     queue: deque[Slice] = field(default_factory=deque)
     hold_end_s: float = float("inf")  # until then the queue waits for a board that is coming back
-    partial: tuple[int, int, str, int] = (0, 0, "", 0)  # (round, slice, hash, bytes) that are here of an update
+    part: Part | None = None  # what is here of an update that did not come in whole
     base: str = ""  # the model it is known to hold
     share: int = 0  # samples of this round that were leased to it
     done: int = 0  # of them, those accepted
@@ -169,6 +171,11 @@ class Board:
     def hopeless(self) -> bool:
         """Will not be given work again, as far as is known."""
         return self.barred or self.departed
+
+
+def part_of(result: Result) -> Part:
+    """Return which update a result announces."""
+    return Part(result.round, result.slice, result.update_sha256, result.update_bytes)
 
 
 class RoundMachine:
@@ -208,6 +215,8 @@ class RoundMachine:
     def _take_up(self, reopened: Reopened) -> None:
         self.round, self.round_seconds = reopened.round, list(reopened.round_seconds)
         self._counted |= reopened.counted
+        for index, part in reopened.parts.items():
+            self.boards[index].part = part
         self._lease_number = reopened.lives << 32  # above all that an earlier life can have granted
         if reopened.closed and reopened.round >= self.facts.rounds:
             self._due = "end"
@@ -269,7 +278,7 @@ class RoundMachine:
             return
         self._out.append(Note("back", f"{board.name} connected anew and offers its result again", index))
         if lease.result is not None and lease.receiver is not None:
-            board.partial = (*kept, lease.result.update_sha256, lease.receiver.have)
+            board.part = replace(part_of(lease.result), have=lease.receiver.have)
         board.queue.appendleft(lease.slice)
         board.share -= lease.slice.samples
         board.lease, board.hold_end_s = None, now_s + self.facts.patience_s
@@ -581,24 +590,23 @@ class RoundMachine:
             board.base = lease.base
         elif lease.sender is not None:  # it needs no model for this slice: the rest is not sent
             board.base, lease.sender = "", None
-        have = board.partial[3] if board.partial[:3] == (item.round, item.index, message.update_sha256) else 0
-        board.partial = (0, 0, "", 0)
-        lease.receiver = Receiver(
-            facts.model_bytes, facts.credit_bytes, board.chunk_bytes, board.rate_in, have if message.again else 0
-        )
+        part, board.part = board.part, None
+        is_known = message.again and part is not None and replace(part, have=0) == part_of(message)
+        have = part.have if part is not None and is_known else 0
+        lease.receiver = Receiver(facts.model_bytes, facts.credit_bytes, board.chunk_bytes, board.rate_in, have)
         lease.stalls_s = now_s + facts.patience_s
         if message.again:
             self._send(index, Credit(message.session, lease.number, lease.receiver.have, lease.receiver.granted))
 
     def _chunk(self, index: int, message: Chunk, nbytes: int, now_s: float) -> None:
         lease = self.boards[index].lease
-        if lease is None or lease.receiver is None:
+        if lease is None or lease.receiver is None or lease.result is None:
             raise RemoteProtocolError("chunk without an announced result")
         lease.receiver.take(message.offset, nbytes, now_s)
         if lease.receiver.moved():
             lease.end_s = max(lease.end_s, now_s + self.facts.patience_s)
             lease.stalls_s = float("inf") if lease.receiver.done else now_s + self.facts.patience_s
-        self._out.append(WriteUpload(index, lease.number, message.offset, lease.receiver.size))
+        self._out.append(WriteUpload(index, part_of(lease.result), message.offset))
         upto = lease.receiver.grant()
         if upto is not None:
             self._send(index, Credit(message.session, lease.number, lease.receiver.have, upto))

@@ -24,6 +24,7 @@ from paceline_host.link import Arrival, HostLink
 from paceline_host.peers import Peers
 from paceline_host.planner import Planner
 from paceline_host.store import Job, Store, StoreFailed
+from paceline_host.uploads import Uploads
 
 VIEW_S = 0.25  # how often the progress view is renewed, and the fleet's processes are looked at
 
@@ -61,9 +62,9 @@ class _Run:
     planner: TimedPlanner
     store: Store
     zero_s: float  # monotonic instant of second 0 of its journal
+    uploads: Uploads
     dropped: Counter[str]  # messages that were dropped before it
     ended: queue.SimpleQueue[Outcome | BaseException] = field(default_factory=queue.SimpleQueue)
-    uploads: dict[int, bytearray] = field(default_factory=dict)  # by board: one lease each, so one upload each
     jobs: list[Job] = field(default_factory=list)
     outcome: Outcome | None = None
 
@@ -98,9 +99,11 @@ class Server:
         """Begin to listen to boards."""
         self._thread.start()
 
-    def serve(self, machine: m.RoundMachine, planner: TimedPlanner, store: Store, zero_s: float) -> Outcome:
+    def serve(
+        self, machine: m.RoundMachine, planner: TimedPlanner, store: Store, uploads: Uploads, zero_s: float
+    ) -> Outcome:
         """Serve a run to its end. `zero_s`: monotonic instant of its second 0. Raises what made the store fail."""
-        run = _Run(machine, planner, store, zero_s, Counter())
+        run = _Run(machine, planner, store, zero_s, uploads, Counter())
         self._next.put(run)
         self._link.wake()
         while True:  # in short waits, so that signals are handled meanwhile
@@ -257,18 +260,14 @@ class Server:
             self._send(run, action)
         elif isinstance(action, m.WriteUpload):
             assert arrival is not None
-            upload = run.uploads.get(action.board)
-            if upload is None:
-                upload = run.uploads[action.board] = bytearray(action.nbytes)
-            part = memoryview(upload)[action.offset : action.offset + len(arrival.payload)]
-            part[:] = arrival.payload  # a bytearray's own slice would copy twice
+            run.uploads.write(action.board, action.part, action.offset, arrival.payload)
         else:
             self._record(run, action)
 
     def _record(self, run: _Run, action: m.Action) -> None:
         upload, allocate_s = None, 0.0
         if isinstance(action, m.StoreResult):
-            upload = run.uploads.pop(action.board)
+            upload = run.uploads.take(action.board)
         elif isinstance(action, m.StoreSlices) and action.first:
             allocate_s = run.planner.last_s
         elif isinstance(action, m.Note) and action.loud:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.session import Session
@@ -38,6 +39,17 @@ class RunFacts:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What is here of a board's update."""
+
+    round: int
+    slice: int
+    update_sha256: str
+    size: int
+    have: int = 0
+
+
+@dataclass(frozen=True)
 class Reopened:
     """Where a run stood when its host ended: what a machine goes on from. A round is open until its model is on disk.
 
@@ -55,6 +67,7 @@ class Reopened:
     lives: int  # how often the run has been taken up, this time included
     elapsed_s: float  # since the open round was planned, as far as a host lived
     round_seconds: tuple[float, ...]  # makespans of the closed rounds
+    parts: Mapping[int, Part] = field(default_factory=dict)  # by board, of updates that had not come in whole
 
 
 # Events -------------------------------------------------------------------------------------------------------------
@@ -158,12 +171,11 @@ class StoreSlices:
 
 @dataclass(frozen=True)
 class WriteUpload:
-    """Put the event's payload at `offset` of the board's upload buffer, `nbytes` long in all."""
+    """Put the event's payload at `offset` of the board's upload. `part.have`: the bytes before it are there."""
 
     board: int
-    lease: int
+    part: Part
     offset: int
-    nbytes: int
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Job:
 
     action: m.Action
     at_s: float
-    upload: bytearray | None = None
+    upload: bytearray | memoryview | None = None
     allocate_s: float = 0.0
 
 

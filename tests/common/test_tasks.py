@@ -204,3 +204,18 @@ def test_the_linear_task_loads_neither_numpy_nor_torch() -> None:
         "sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_ballast_travels_with_the_linear_model_and_stays_as_it_is() -> None:
+    task = make("linear", {"ballast": 1000}, 3, None)
+    model = bytearray(task.initial())
+    assert len(model) == task.manifest.nbytes >= 4040
+    model[-4000:] = bytes(range(250)) * 16
+    learner = task.learner()
+    learner.load(model)
+    learner.step([1, 2, 3])
+    out = bytearray(len(model))
+    learner.dump(out)
+    assert out[-4000:] == model[-4000:]
+    assert out[:40] != model[:40]
+    assert task.evaluate(out).loss < task.evaluate(model).loss

@@ -146,3 +146,21 @@ def test_the_report_of_a_run_that_was_interrupted_says_so_and_gives_no_percentag
     text = " ".join(render(report).split())
     assert "equal: interrupted in round 1 and taken up again" in text
     assert [run.resumed for run in report.runs] == [(1,)]
+
+
+def test_an_upload_that_the_hosts_end_had_cut_goes_on_where_it_was(tmp_path: Path) -> None:
+    """200 kB in pieces of 32 KiB are seven; five have come in when the host is killed, and its agent with it."""
+    with Bench(tmp_path) as bench:
+        experiment = bench.experiment(
+            "exp", {**RUN, "rounds": 1, "chunk_bytes": 1 << 15}, task={"ballast": 50_000},
+            fleet={"kind": "local", "profile": bench.profile({"one": Declared()})},
+        )  # fmt: skip
+        run, listed = tmp_path / "runs" / "exp-001", tmp_path / "listed"
+        died = mortal(bench, "heard:chunk:5", tmp_path / "died", "run", experiment, "--runs-dir", tmp_path / "runs")
+        assert died == KILLED
+        assert [path.name for path in (run / "equal" / "uploads").iterdir()] == ["0.part"]
+        assert mortal(bench, "LIST", listed, "resume", run) == 0
+        points = listed.read_text(encoding="utf-8").split()
+        assert [point for point in points if point.startswith("heard:chunk")] == ["heard:chunk:1", "heard:chunk:2"]
+        assert len(models(run / "equal")) == 1
+        assert not (run / "equal" / "uploads").exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.tasks import Buffer, Evaluation, Indices, read_options
 from paceline.tasks.options import LinearOptions
-from paceline.tensors import Manifest
+from paceline.tensors import Manifest, Role
 
 WEIGHTS = 10
 TEST_SAMPLES = 512  # held out: sample numbers from 2^32 on, which no training index reaches
@@ -35,7 +35,10 @@ class Linear:
     def __init__(self, options: Mapping[str, object], seed: int, data_dir: Path | None = None) -> None:
         self.options = read_options(options, LinearOptions)
         self.samples = self.options.samples
-        self.manifest = Manifest.build([("weight", "float32", (WEIGHTS,), "parameter")])
+        tensors: list[tuple[str, str, tuple[int, ...], Role]] = [("weight", "float32", (WEIGHTS,), "parameter")]
+        if self.options.ballast:
+            tensors.append(("ballast", "float32", (self.options.ballast,), "parameter"))
+        self.manifest = Manifest.build(tensors)
         self.reference_seconds_per_sample = self.options.reference_seconds_per_sample
         self.data_label = f"synthetic linear, {self.samples} samples"
         self._key = _mix(seed & _MASK)
@@ -75,9 +78,11 @@ class LinearLearner:
     def __init__(self, task: Linear) -> None:
         self._task = task
         self._weights = [0.0] * WEIGHTS
+        self._ballast = b""
 
     def load(self, model: Buffer) -> None:
         self._weights = list(_PACKED.unpack_from(model))
+        self._ballast = bytes(memoryview(model)[_PACKED.size :])
 
     def step(self, indices: Indices) -> None:
         weights = self._weights
@@ -90,7 +95,7 @@ class LinearLearner:
         self._weights = [w - scale * g for w, g in zip(weights, gradient, strict=True)]
 
     def dump(self, out: bytearray | memoryview) -> None:
-        out[:] = self._task._pad(_PACKED.pack(*self._weights))
+        out[:] = _PACKED.pack(*self._weights) + self._ballast
 
 
 def _feature(bits: int, place: int) -> float:

@@ -31,6 +31,7 @@ class LinearOptions:
     """Options of [task] name = "linear"."""
 
     samples: Annotated[int, Bounds(ge=1, lt=1 << 32)] = 60_000
+    ballast: Annotated[int, Bounds(ge=0, le=1 << 28)] = 0  # floats that travel with the model and are not trained
     learning_rate: Annotated[float, Bounds(ge=0, le=100)] = 0.1
     batch: Annotated[int, Bounds(ge=1, le=65_536)] = 32  # samples of one optimiser step
     reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.001  # declared, at speed 1.0
