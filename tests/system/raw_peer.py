@@ -83,8 +83,8 @@ class RawPeer:
 
     def take(self) -> tuple[wire.Assign, int]:
         """Take the next assignment and the whole model; return it and the model's size."""
-        assign = self.hear(wire.Assign)
-        have = 0
+        assign, model = self.hear_with_payload(wire.Assign)
+        have = len(model)  # a small one comes along
         while have < assign.base_bytes:
             _, payload = self.hear_with_payload(wire.Chunk)
             have += len(payload)
