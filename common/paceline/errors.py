@@ -1,9 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of all layers. A PacelineError is for the user and reads as one sentence; any other exception is a
-bug.
+bug. What a program's exit status means stands here too, once for both programs, their help and the README.
 """
 
 from __future__ import annotations
+
+EXITS = {
+    0: "ok",
+    1: "a bug of paceline",
+    2: "usage",
+    3: "configuration or data",
+    4: "connection",
+    5: "keys",
+    6: "version",
+    7: "meter",
+    9: "the run failed",
+    10: "storage",
+    130: "Ctrl-C",
+    143: "SIGTERM",
+}
 
 
 class PacelineError(Exception):

@@ -27,6 +27,10 @@ class Header:
     phase: str
     round_seconds: Sequence[float]
 
+    def of_round(self, closed: int) -> Header:
+        """Return what it was when so many rounds were over, and no other had begun."""
+        return replace(self, round=closed, phase="over")
+
 
 @dataclass(frozen=True)
 class BoardView:
@@ -71,8 +75,7 @@ class Progress:
             self._write(self._block(header, views), keep=False)
         elif len(header.round_seconds) > self._closed:
             self._closed = len(header.round_seconds)
-            over = replace(header, round=self._closed, phase="over")
-            self._write(self._block(over, self._ended(boards)), keep=True)
+            self._write(self._block(header.of_round(self._closed), self._ended(boards)), keep=True)
         self._last = header, views
 
     def done(self) -> None:
@@ -94,7 +97,7 @@ class Progress:
         columns, rows = shutil.get_terminal_size((110, 50))
         room = max(1, rows - 3) if self._moves else len(boards)
         unicode = (getattr(self._stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
-        lines = [_head(header)]
+        lines = [head(header)]
         lines += [_line(board, unicode, self._moves) for board in boards[:room]]
         if len(boards) > room:
             lines.append(f"  ... and {len(boards) - room} more")
@@ -109,7 +112,8 @@ class Progress:
         self._drawn = 0 if keep or not self._moves else len(lines)
 
 
-def _head(header: Header) -> str:
+def head(header: Header) -> str:
+    """Return in a line where the run stands."""
     spent = header.round_seconds
     state = " is over" if header.phase == "over" else f", {header.phase}"
     text = f"{header.policy}: round {header.round}/{header.rounds}{state}"

@@ -6,10 +6,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from paceline.talk import Talk
 from paceline_host import machine as m
 from paceline_host.comparison import Watcher
 from paceline_host.experiment import Experiment
-from paceline_host.progress import BoardView, Header, Progress
+from paceline_host.progress import BoardView, Header, Progress, head
 from paceline_host.server import Outcome
 
 _WAITING = {
@@ -49,21 +50,28 @@ def _waiting(machine: m.RoundMachine, board: m.Board) -> str:
     return f"{len(busy)} boards: {', '.join(busy[:2])}" if len(busy) > 1 else busy[0] if busy else "the next plan"
 
 
-def watcher(experiment: Experiment, *, quiet: bool) -> Watcher:
-    """Return a watcher that writes to stderr."""
+def watcher(experiment: Experiment, talk: Talk, *, quiet: bool) -> Watcher:
+    """Return a watcher that writes to stderr: a view for people, or for programs a line a round."""
     progress = Progress(sys.stderr)
-
-    def say(text: str) -> None:
-        progress.say(text)
+    talk.lines_to(progress.say)
+    closed = 0
 
     def view(policy: str, machine: m.RoundMachine, now_s: float) -> None:
-        if not quiet:
-            header = Header(policy, machine.round, experiment.run.rounds, machine.phase, list(machine.round_seconds))
+        nonlocal closed
+        header = Header(policy, machine.round, experiment.run.rounds, machine.phase, list(machine.round_seconds))
+        if quiet:
+            return
+        if not talk.as_json:
             progress.show(header, board_views(machine, now_s))
+        elif len(header.round_seconds) > closed:
+            closed = len(header.round_seconds)
+            talk.info(head(header.of_round(closed)), event="round")
 
     def run_ended(folder: Path, outcome: Outcome) -> None:
+        nonlocal closed
+        closed = 0
         progress.done()
         how = "finished" if outcome.ok else f"ended: {outcome.reason}"
-        say(f"{folder.name}: {how}")
+        talk(f"{folder.name}: {how}", level="info" if outcome.ok else "warning", event="run-ended")
 
-    return Watcher(say, view, run_ended)
+    return Watcher(talk, view, run_ended)

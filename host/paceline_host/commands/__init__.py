@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of `paceline`, one module for each family. stdout is data, stderr is talk; a heavy module is imported by
+the command that needs it, when it runs.
+"""
+
+from __future__ import annotations
+
+from paceline.commandline import Program
+from paceline.version import VERSION
+from paceline_host.commands import bench, data, keys, report, run
+
+
+def program() -> Program:
+    """Return the program with all its commands, in the order of its help."""
+    made = Program(
+        "paceline",
+        VERSION,
+        "Train one model over unequal boards: a fixed sample budget, re-divided by measurement."
+        " Every round is planned from measured seconds and joules.",
+    )
+    for add in (run.add, report.add_runs, report.add_report, data.add, bench.add, keys.add):
+        add(made)
+    return made

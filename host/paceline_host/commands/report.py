@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`paceline runs` and `paceline report`: what was run, and what came out, read from the journals."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from paceline.commandline import Program
+from paceline.talk import Talk
+
+
+def add_runs(program: Program) -> None:
+    """Register `runs`."""
+    parser = program.command(
+        "runs",
+        _runs,
+        "list what was run",
+        about="One line a run: its folder, policy, state, rounds done and when it began.",
+        examples=[("paceline runs", "all runs below runs/"), ("paceline runs --json", "the same for a program")],
+        exits=(10,),
+    )
+    parser.add_argument(
+        "--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER", help="where they are (default: runs)"
+    )
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+
+
+def add_report(program: Program) -> None:
+    """Register `report`."""
+    parser = program.command(
+        "report",
+        _report,
+        "table, picture and page of a run or comparison",
+        about="All is read from the journals; the picture and the page (report.html) are written beside them.",
+        examples=[
+            ("paceline report runs/demo-001", "the comparison's table again"),
+            ("paceline report runs/demo-001/time --json", "one run of it, for a program"),
+        ],
+        exits=(10,),
+    )
+    parser.add_argument("run", type=Path, metavar="FOLDER", help="of a comparison or of one run")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def print_report(folder: Path, as_json: bool, talk: Talk) -> None:
+    """Print the report of a folder, and write its picture, page and JSON."""
+    from paceline_host.html import write_pages
+    from paceline_host.plot import draw
+    from paceline_host.report import load_report, render
+
+    report = load_report(folder)
+    print(json.dumps(report.as_json(), indent=1) if as_json else render(report))
+    picture = draw(report, folder / "comparison.png")
+    (folder / "report.json").write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
+    talk.info(f"runs in {folder}, picture in {picture}")
+    page = write_pages(report, folder)
+    talk.info(f"this table again: paceline report {folder}; to look at: {page}")
+
+
+def _runs(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline_host.runs import list_runs
+
+    rows = list_runs(arguments.runs_dir)
+    if arguments.json:
+        print(json.dumps({"schema": "paceline-runs-1", "runs": rows}, indent=1))
+    elif not rows:
+        talk.info(f"no runs in {arguments.runs_dir}; begin with: paceline run experiments/demo.toml")
+    for row in () if arguments.json else rows:
+        print(
+            f"{row['run']:40} {row['policy']:12} {row['state']:10} "
+            f"round {row['rounds_done']}/{row['rounds']}  {row['started']}"
+        )
+    return 0
+
+
+def _report(arguments: argparse.Namespace, talk: Talk) -> int:
+    print_report(arguments.run, arguments.json, talk)
+    return 0

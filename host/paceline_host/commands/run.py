@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`paceline run`: an experiment file over its fleet."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from paceline.commandline import Program
+from paceline.talk import Talk
+
+
+def add(program: Program) -> None:
+    """Register the command."""
+    parser = program.command(
+        "run",
+        _run,
+        "run an experiment file",
+        about="Each of its policies is a run of its own over the same fleet; the comparison is printed at the end."
+        " Ctrl-C once: end in order, what was finished stays; twice: now.",
+        examples=[
+            ("paceline run experiments/demo.toml", "run it over its fleet, print the comparison"),
+            ("paceline run experiments/demo.toml --set run.rounds=2 --json", "with other settings, for a program"),
+            ("paceline run experiments/demo.toml --log-json 2>run.log", "talk for a program, too"),
+        ],
+        exits=(3, 4, 5, 9, 10),
+    )
+    parser.add_argument("experiment", type=Path, metavar="FILE", help="TOML file; see experiments/")
+    parser.add_argument(
+        "--runs-dir",
+        type=Path,
+        default=Path("runs"),
+        metavar="FOLDER",
+        help="where run folders are made (default: runs)",
+    )
+    add_set(parser)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """Add the option that overrides a key of an experiment file."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="override a key; VALUE is TOML"
+    )
+
+
+def _run(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline_host.commands.report import print_report
+    from paceline_host.comparison import Comparison, new_folder
+    from paceline_host.embedded import run_embedded
+    from paceline_host.experiment import load_experiment
+    from paceline_host.watch import watcher
+
+    experiment = load_experiment(arguments.experiment, arguments.set)
+    comparison = Comparison(experiment, watcher(experiment, talk, quiet=arguments.quiet))
+    folder = new_folder(arguments.runs_dir, arguments.experiment.stem)
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        interrupts.append(number)
+        if len(interrupts) > 1:  # twice: now; the fleet dies with its parent
+            sys.exit(128 + number)
+        comparison.stop("interrupted")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    complete = run_embedded(comparison, folder, talk)
+    if interrupts and not any(folder.glob("*/journal.sqlite")):
+        talk.warning(f"interrupted before the first run began; {folder} holds no run", event="interrupted")
+        return 128 + interrupts[0]
+    print_report(folder, arguments.json, talk)
+    if interrupts:
+        talk.warning(f"interrupted; what was finished is in {folder}", event="interrupted")
+        return 128 + interrupts[0]
+    return 0 if complete else 9
