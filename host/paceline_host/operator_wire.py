@@ -171,7 +171,7 @@ def _is_text(value: Any) -> bool:
 
 def _check_for(name: str, hint: Any) -> _Check:
     if name == "name":
-        return lambda value: type(value) is str and is_name(value)
+        return lambda value: type(value) is str and is_name(value) and len(value) <= 90  # a number comes behind it
     if name == "ticket":
         return lambda value: type(value) is str and (not value or is_name(value))
     return {int: _is_int, str: _is_text, bool: lambda value: type(value) is bool}[hint]

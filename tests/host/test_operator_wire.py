@@ -23,7 +23,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=10,
 )  # fmt: skip
-NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", fullmatch=True)
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,89}", fullmatch=True)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, (1 << 63) - 1), bool: st.booleans(),
     str: st.text(max_size=100).filter(lambda text: text.encode("utf-8", "replace").decode() == text),

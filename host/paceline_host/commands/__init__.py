@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from paceline.commandline import Program
 from paceline.version import VERSION
-from paceline_host.commands import bench, data, keys, report, run
+from paceline_host.commands import bench, data, host, keys, operate, report, run
 
 
 def program() -> Program:
@@ -18,6 +18,6 @@ def program() -> Program:
         "Train one model over unequal boards: a fixed sample budget, re-divided by measurement."
         " Every round is planned from measured seconds and joules.",
     )
-    for add in (run.add, report.add_runs, report.add_report, data.add, bench.add, keys.add):
+    for add in (run.add, report.add_runs, report.add_report, host.add, operate.add, data.add, bench.add, keys.add):
         add(made)
     return made

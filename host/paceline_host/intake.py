@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what an operator submits to a ticket on disk: checked as a whole first, so that what is queued can be run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from paceline import settings, toml
+from paceline.errors import SettingsError, StorageError
+from paceline_host import tickets
+from paceline_host.comparison import Comparison, Watcher, new_folder
+from paceline_host.experiment import DataSettings, Experiment, load_experiment
+from paceline_host.host_config import HostConfig
+from paceline_host.operator_wire import Submit
+from paceline_host.tickets import Ticket
+
+_SILENT = Watcher(lambda text: None, lambda policy, machine, now_s: None, lambda folder, outcome: None)
+
+
+def take_in(submit: Submit, by: str, number: int, config: HostConfig) -> Ticket:
+    """Check an experiment, make its folder, put it there with its ticket; return that.
+
+    Raises PacelineError, and then nothing is left of it.
+    """
+    text, overrides = submit.document.get("experiment"), submit.document.get("set", [])
+    if not isinstance(text, str) or not _are_texts(overrides):
+        raise SettingsError([f"{submit.name}: expected the text of an experiment file and a list of overrides"])
+    experiment = _read(text, submit.name, overrides, config)
+    if experiment.fleet.kind == "local":
+        raise SettingsError(
+            [
+                f'{submit.name}.toml: fleet.kind = "local": a host daemon works with the boards that connect to it; '
+                'set kind = "boards", or run the experiment without --host'
+            ]
+        )
+    if experiment.data.folder and not Path(experiment.data.folder).is_absolute():
+        raise SettingsError(
+            [f"{submit.name}.toml: data.folder = {experiment.data.folder!r}: expected an absolute path on the host"]
+        )
+    experiment = fitted(experiment, config)
+    Comparison(experiment, _SILENT)
+    runs_dir = Path(config.runs_dir)
+    folder = new_folder(runs_dir, submit.name)
+    try:
+        _write(folder / "experiment.toml", settings.dump(experiment))
+        submitted = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        ticket = Ticket(folder.name, number, by, submitted)
+        tickets.save(runs_dir, ticket)
+    except StorageError:
+        for path in folder.glob("*"):
+            path.unlink(missing_ok=True)
+        folder.rmdir()
+        raise
+    return ticket
+
+
+def taken(ticket: Ticket, config: HostConfig) -> Experiment:
+    """Return the experiment of a ticket, for this host as it is now. Raises PacelineError."""
+    return fitted(load_experiment(Path(config.runs_dir) / ticket.name / "experiment.toml"), config)
+
+
+def fitted(experiment: Experiment, config: HostConfig) -> Experiment:
+    """Return an experiment with this host's link, keys and, where it names none, data."""
+    fleet = replace(experiment.fleet, listen=config.listen, keys=config.keys)
+    return replace(experiment, fleet=fleet, data=DataSettings(experiment.data.folder or config.data_dir))
+
+
+def _read(text: str, name: str, overrides: list[str], config: HostConfig) -> Experiment:
+    with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
+        path = Path(scratch) / f"{name}.toml"
+        path.write_text(text, encoding="utf-8")
+        try:
+            return load_experiment(path, overrides)
+        except SettingsError as error:  # keys are the host's business here, so that they are missing is no fault
+            faults = [fault for fault in error.errors if "fleet.keys is missing" not in fault]
+            if faults:
+                raise SettingsError(faults) from None
+            return load_experiment(path, [*overrides, f"fleet.keys={toml.inline(config.keys)}"])
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from None
