@@ -89,6 +89,21 @@ class Ledger:
         """Return the texts of all notes of a kind."""
         return [note.detail for note in self.notes if note.kind == kind]
 
+    def reopened(self, lives: int) -> rm.Reopened:
+        """Return where a run stands of which this is the ledger."""
+        number = max((r for r, _ in self.slices), default=0)
+        mine = [s for (r, _), s in self.slices.items() if r == number]
+        counted = {(done.slice.round, done.slice.index) for done in self.accepted}
+        gone = {s.redealt_from for s in mine}
+        left = tuple(s for s in mine if (number, s.index) not in counted and s.index not in gone)
+        lost = {loss.slice.index for loss in self.losses if loss.slice.round == number}
+        return rm.Reopened(
+            round=number, closed=number in self.rounds or not number, open_slices=() if number in self.rounds else left,
+            lost=frozenset(lost), next_index=len(mine), counted=frozenset(counted), lives=lives, elapsed_s=1.0,
+            done=tuple((d.board, d.slice.samples) for d in self.accepted if d.slice.round == number),
+            round_seconds=tuple(1.0 for _ in self.rounds),
+        )  # fmt: skip
+
     def counted(self, round_: int) -> Counter[tuple[int, int]]:
         """Return how often each (epoch, position) was counted in a round."""
         return places(r for done in self.accepted if done.slice.round == round_ for r in done.slice.ranges)
@@ -175,6 +190,9 @@ class FakeBoard:
         self.trainer_starts = 0
         self.energy_known = True
         self.marks: list[am.Mark] = []
+        self.voids: list[int] = []
+        self.kept: am.Kept | None = None  # with the update: its disk, which outlives the agent
+        self.update = b""
 
     @property
     def name(self) -> str:
@@ -189,8 +207,9 @@ class FakeBoard:
         nonces = (self.index * 1_000_000 + self.life * 1000 + i for i in itertools.count(1))
         source = "modelled" if self.energy_known else "none"
         me = am.Identity("0.1.0", f"machine-{self.index}", 100 + self.index, 1 << 20, source, self.energy_known)
-        self.machine = am.AgentMachine(me, lambda: next(nonces))
-        self.model, self.update = bytearray(), b""
+        whole = self.kept is not None and sha(self.update) == self.kept.update_sha256
+        self.machine = am.AgentMachine(me, lambda: next(nonces), self.kept if whole else None)
+        self.model = bytearray()
         self._payload: bytes | memoryview = b""
         self.connect()
 
@@ -235,7 +254,7 @@ class FakeBoard:
             case am.StartTrainer(_):
                 self.trainer_life += 1
                 self.trainer_starts += 1
-                self.model, self.update = bytearray(MODEL_BYTES), b""
+                self.model = bytearray(MODEL_BYTES)
                 ready = am.TrainerReady(MANIFEST, MODEL_BYTES, self.world.facts.samples, "linear", 200 + self.index)
                 self._later(0.2, ready)
             case am.StoreBase(lease, offset, whole):
@@ -249,7 +268,7 @@ class FakeBoard:
                 self._later(0.05, am.Measured(lease, joules, joules, "modelled", 0), trainer=False)
             case am.MeasureSplit(run, round_):
                 known = 7 if self.energy_known else None
-                split = Energy(1, run, round_, known, known, known, known, known, known, known, 9, 9, "modelled", 0)
+                split = Energy(1, 1, run, round_, known, known, known, known, known, known, known, 9, 9, "modelled", 0)
                 self._later(0.05, am.SplitMeasured(split), trainer=False)
             case am.Reconnect(reason):
                 self.reconnects.append(reason)
@@ -259,6 +278,10 @@ class FakeBoard:
                 self.alive = False
             case am.Mark():
                 self.marks.append(action)
+            case am.Keep(kept):
+                self.kept = kept
+            case am.Void(lease):
+                self.voids.append(lease)
 
     def _work(self, action: am.StartWork) -> None:
         """Work in two steps; what was begun goes on after StopWork, as a trainer does that has not read it yet."""
@@ -315,9 +338,25 @@ class World:
         self.bases = {sha(model_of(r)): model_of(r) for r in range(f.rounds + 1)}
         self._uploads: dict[int, bytearray] = {}
         self.finish: rm.Finish | None = None
+        self.host_life = 1
         self.machine = rm.RoundMachine(
             f, Pma(f.samples, f.budget), self.planner, list(self._index), sha(model_of(0)), self.now_s
         )
+
+    def restart_host(self) -> None:
+        """Kill the host and start it again at once: only what the store has carried out is left of it."""
+        self.host_life += 1
+        f = self.facts
+        self.peers = Peers(Terms(self.host_life, f.chunk_bytes, f.credit_bytes, 2.0, f.patience_s))
+        self._adopted.clear()
+        self._uploads.clear()
+        self.store.jobs.clear()
+        self.finish = None
+        self.planner = EvenPlanner(f.budget)
+        self.machine = rm.RoundMachine(
+            f, Pma(f.samples, f.budget), self.planner, list(self._index), sha(model_of(len(self.ledger.rounds))),
+            self.now_s, self.ledger.reopened(self.host_life - 1),
+        )  # fmt: skip
 
     @property
     def ledger(self) -> Ledger:
@@ -371,31 +410,39 @@ class World:
         except RemoteProtocolError:
             self.peers.dropped["against-the-run"] += 1
             return
+        life = self.host_life
         for action in actions:
+            if life != self.host_life:
+                return
             if isinstance(action, rm.Send):
                 self._host_send(action)
             elif isinstance(action, rm.WriteUpload):
-                upload = self._uploads.setdefault(action.lease, bytearray(action.nbytes))
+                upload = self._uploads.setdefault(action.board, bytearray(action.nbytes))
                 upload[action.offset : action.offset + len(payload)] = payload
             elif isinstance(action, rm.Finish):
                 self.finish = action
             else:
                 if isinstance(action, rm.StoreResult):
-                    assert sha(self._uploads.pop(action.result.lease)) == action.commit.update_sha256
+                    assert sha(self._uploads.pop(action.board)) == action.result.update_sha256
                     self.hook(self, "before", "store", "result", self.boards[action.board])
+                    if life != self.host_life:
+                        return
                 self.store.jobs.append(action)
         if self.store.jobs:
             self.at(self._store_s, self._settle)
 
     def _settle(self) -> None:
+        life = self.host_life
         for event in self.store.settle():
+            if life != self.host_life:
+                return
             self.host_step(event)
             if isinstance(event, rm.ResultStored):
                 self.hook(self, "after", "store", "result", self.boards[event.board])
 
     def _host_send(self, action: rm.Send) -> None:
         board = self.boards[action.board]
-        if self.peers.session(board.name) is None:
+        if self.peers.session(board.name) is None or board.name not in self._adopted:
             return
         header = self.peers.encode(board.name, action.message, self.now_s)
         base = self.machine.boards[action.board].lease
@@ -428,7 +475,7 @@ class World:
     def host_hear(self, board: FakeBoard, route: int, header: bytes, payload: bytes | memoryview) -> None:
         """Take an arrival as the server does."""
         heard = self.peers.hear(board.name, header, self.now_s)
-        if heard.closed:
+        if heard.closed and not heard.opened:
             self.host_step(rm.Gone(board.index, heard.closed))
         if heard.current:
             self._adopted[board.name] = route
@@ -436,6 +483,8 @@ class World:
             self._to_board(board, route, heard.answer, b"", wire.decode(heard.answer, wire.FROM_HOST).kind)
         session = self.peers.session(board.name)
         if heard.opened and session is not None:
-            self.host_step(rm.Connected(board.index, session))
+            hello = self.peers.hello(board.name)
+            kept = hello.kept_run, hello.kept_round, hello.kept_slice
+            self.host_step(rm.Connected(board.index, session, kept=kept))
         if heard.message is not None:
             self.host_step(rm.Said(board.index, heard.message, len(payload)), payload)

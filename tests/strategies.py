@@ -24,7 +24,7 @@ def _ranges() -> st.SearchStrategy[tuple[wire.Range, ...]]:
 
 
 def _values(name: str, hint: object) -> st.SearchStrategy[object]:
-    if name == "session":
+    if name in ("session", "window"):
         return st.integers(1, (1 << 64) - 1)
     if hint is str:
         return _texts(wire.OPTIONS_BYTES if name == "options" else 60)

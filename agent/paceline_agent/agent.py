@@ -7,6 +7,7 @@ Memory stays small and start-up short: neither torch nor numpy is ever imported 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
@@ -20,9 +21,9 @@ from pathlib import Path
 
 from paceline import machine as m
 from paceline import wire
-from paceline.errors import KeyFileError, PacelineError, RemoteProtocolError
+from paceline.errors import KeyFileError, PacelineError, RemoteProtocolError, StorageError
 from paceline.version import VERSION
-from paceline_agent import channel
+from paceline_agent import channel, kept
 from paceline_agent.child import TrainerChild
 from paceline_agent.config import AgentConfig
 from paceline_agent.joules import Joules
@@ -31,6 +32,7 @@ from paceline_agent.quota import Quota
 
 OUTBOX_S = 0.05  # between two attempts to send what the link would not take; a new connection ends the wait at once
 GOODBYE_S = 1.0
+HOLD_S = 5.0  # an agent that follows another at once may have to wait for that one's end
 _EXIT_CODES = {"version": 6, "fenced": 5, "key": 5, "manifest": 6, "data": 3, "energy": 3}
 
 
@@ -57,8 +59,9 @@ class Agent:
     def run(self) -> int:
         """Serve the host until stopped. Raises PacelineError when the agent cannot start."""
         keys, host_key = self._config.keys(self._base)
-        state_dir = self._base / self._config.state_dir
+        state_dir = self._state_dir = self._base / self._config.state_dir
         with ExitStack() as life:
+            life.callback(os.close, hold(state_dir))
             self._quota = life.enter_context(Quota(self._config.quota)) if self._config.quota is not None else None
             self._trainer = TrainerChild(state_dir, self._config.trainer.server)
             life.callback(self._trainer.close)
@@ -73,7 +76,8 @@ class Agent:
                 VERSION, machine_id(state_dir), os.getpid(), self._config.chunk_max_bytes, self._joules.source,
                 self._joules.known,
             )  # fmt: skip
-            self._machine = m.AgentMachine(identity, lambda: secrets.randbits(64) or 1)
+            left = kept.load(state_dir, self._trainer.update_path)
+            self._machine = m.AgentMachine(identity, lambda: secrets.randbits(64) or 1, left)
             self._say(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}")
             self._do(self._machine.restart(_now_s()))
             while self._status is None and not self._stopping:
@@ -178,7 +182,9 @@ class Agent:
 
     def _send(self, action: m.Send) -> None:
         payload: memoryview | bytes = b""
-        if action.piece is not None and self._trainer.update is not None:
+        if action.piece is not None:
+            if self._trainer.update is None:
+                return  # its trainer is gone, as the machine is about to hear
             payload = memoryview(self._trainer.update)[action.piece[0] : action.piece[1]]
         self._outbox.append((action.header, payload))
         self._flush()
@@ -225,6 +231,9 @@ class Agent:
     def _stop_work(self, action: m.StopWork) -> None:
         self._trainer.send(channel.Cancel(action.lease))
 
+    def _keep(self, action: m.Keep) -> None:
+        kept.save(self._state_dir, action.kept, self._say)
+
     def _open_window(self, action: m.OpenWindow) -> None:
         self._joules.open(_now_us())
 
@@ -260,9 +269,27 @@ class Agent:
 
     _ACTIONS: dict[type[object], Callable[..., None]] = {
         m.Send: _send, m.StartTrainer: _start_trainer, m.StoreBase: _store_base, m.StartWork: _start_work,
-        m.StopWork: _stop_work, m.OpenWindow: _open_window, m.Mark: _mark, m.Void: _void, m.Measure: _measure,
-        m.MeasureSplit: _measure_split, m.Reconnect: _reconnect, m.Exit: _exit,
+        m.StopWork: _stop_work, m.Keep: _keep, m.OpenWindow: _open_window, m.Mark: _mark, m.Void: _void,
+        m.Measure: _measure, m.MeasureSplit: _measure_split, m.Reconnect: _reconnect, m.Exit: _exit,
     }  # fmt: skip
+
+
+def hold(state_dir: Path) -> int:
+    """Return a descriptor that keeps other agents out of this state folder until it is closed. Raises StorageError."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageError(f"state_dir {state_dir} cannot be used: {error.strerror}") from None
+    deadline_s = _now_s() + HOLD_S
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        if _now_s() > deadline_s:
+            os.close(descriptor)
+            raise StorageError(f"state_dir {state_dir} is in use by another agent; give each agent a folder of its own")
+        time.sleep(0.05)
 
 
 def machine_id(state_dir: Path) -> str:

@@ -33,10 +33,6 @@ class TrainerChild:
         self._process: subprocess.Popen[bytes] | None = None
         self.model: mmap.mmap | None = None
         self.update: mmap.mmap | None = None
-        try:
-            state_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"state_dir {state_dir} cannot be made: {error.strerror}") from None
 
     def fileno(self) -> int | None:
         """Return the channel's descriptor while a trainer lives."""

@@ -159,7 +159,7 @@ def _message(key: object, split: Split, source: str) -> EnergyMessage:
     run, round_ = key
     parts, total = split.parts_uj, split.total
     return EnergyMessage(
-        1, run, round_, parts["compute"], parts["wait"], parts["transfer"], parts["wasted"], parts["other"],
+        1, 1, run, round_, parts["compute"], parts["wait"], parts["transfer"], parts["wasted"], parts["other"],
         total.energy_uj, _bound_uj(total), total.span_us, total.covered_us, source, total.flags,
     )  # fmt: skip
 

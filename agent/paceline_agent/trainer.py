@@ -9,6 +9,7 @@ ends when told to, and when its socket closes, also in the middle of a slice and
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import mmap
@@ -32,6 +33,7 @@ from paceline_agent.workers import Worker, worker
 
 PROGRESS_S = 0.25  # between two Progress messages of a slice
 WARM_UP_BATCH = 32
+HOLD_S = 5.0  # so long may the trainer before this one take to end
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -79,6 +81,7 @@ class Trainer:
         self._task: Task | None = None
         self._worker: Worker | None = None
         self._model = self._update = memoryview(b"")
+        self._hold: int | None = None  # descriptor whose lock keeps another trainer off the update
 
     def obey(self, message: channel.Message | None) -> None:
         """Carry out one message. What goes wrong is answered by Failed; only Ended and a broken protocol get out."""
@@ -128,6 +131,9 @@ class Trainer:
 
     def _load(self, load: Load) -> None:
         task = self._task_for(load)
+        if self._hold is not None:
+            os.close(self._hold)
+        self._hold = _held(Path(load.update_path))
         self._model = _mapped(Path(load.model_path), task.manifest.nbytes)
         self._update = _mapped(Path(load.update_path), task.manifest.nbytes)
         self._loaded = load
@@ -224,6 +230,23 @@ class WorkClock:
                 raise Cancelled
         else:
             raise RemoteProtocolError(f"{message.kind.upper()} while lease {self._lease} is in work")
+
+
+def _held(path: Path) -> int:
+    """Lock the update: the trainer of an agent that was killed may take a moment to notice, and must not write here."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be opened: {error.strerror}") from None
+    deadline_s = time.monotonic() + HOLD_S
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        if time.monotonic() > deadline_s:
+            os.close(descriptor)
+            raise DataError(f"{path}: another trainer writes it; give each agent a state_dir of its own")
+        time.sleep(0.02)
 
 
 def _mapped(path: Path, nbytes: int) -> memoryview:

@@ -9,7 +9,7 @@ second what it was spent on (`Mark`), so that the ledger's five categories add u
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.errors import RemoteProtocolError
 from paceline.session import Session, State
@@ -18,6 +18,8 @@ from paceline.steps import (
     BaseReady,
     Event,
     Exit,
+    Keep,
+    Kept,
     Mark,
     Measure,
     Measured,
@@ -77,6 +79,8 @@ __all__ = [
     "Event",
     "Exit",
     "Identity",
+    "Keep",
+    "Kept",
     "Mark",
     "Measure",
     "MeasureSplit",
@@ -119,7 +123,7 @@ class Identity:
 class AgentMachine:
     """One board's protocol. Call `restart` for the opening actions of each connection, then `step` for every event."""
 
-    def __init__(self, identity: Identity, new_nonce: Callable[[], int]) -> None:
+    def __init__(self, identity: Identity, new_nonce: Callable[[], int], kept: Kept | None = None) -> None:
         self._identity = identity
         self._new_nonce = new_nonce
         self._host_epoch = 0
@@ -129,25 +133,27 @@ class AgentMachine:
         self._heartbeat_s = 2.0
         self._chunk_bytes = self._credit_bytes = 0
         self._base = ""  # hash of the model that is in place, whole
-        self._window_open = False
+        self._window, self._window_run = 0, ""  # the open energy window and its run
+        self._kept = kept
         self._out: list[Action] = []
         self._assign: Assign | None = None  # with the next five: the work in hand, dropped as one
+        self._offering = False  # the work is done, it is the result that is kept
         self._lease_end_s = 0.0
         self._samples = 0
         self._receiver: Receiver | None = None
         self._sender: Sender | None = None
-        self._energy: Measured | None = None
-        self._update_sha256 = ""
 
     def restart(self, now_s: float) -> list[Action]:
-        """Begin a session: what ran under the old one is void."""
+        """Begin a session: what ran under the old one is void, what was finished is kept."""
         self._out = []
         if self._assign is not None:
             self._forget_work(stop=True)
-        me = self._identity
+        me, kept = self._identity, self._kept
         self._session = Session(self._new_nonce(), is_host=False, patience_s=GREETING_S, now_s=now_s)
         self._ready, self._base = None, ""
-        self._say(Hello(self._session.nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid), now_s)
+        holds = (kept.run, kept.round, kept.slice) if kept is not None else ("", 0, 0)
+        nonce = self._session.nonce
+        self._say(Hello(nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid, *holds), now_s)
         return self._out
 
     def step(self, event: Event, now_s: float) -> list[Action]:
@@ -211,20 +217,25 @@ class AgentMachine:
 
     def _loading(self, message: Load, now_s: float) -> None:
         self._load, self._ready, self._base, self._trainer_lives = message, None, "", TRAINER_LIVES
+        if self._kept is not None and (message.counted or self._kept.run != message.run):
+            self._let_go(counted=message.counted)
         self._out.append(StartTrainer(message))
 
     def _begin(self, message: Begin, now_s: float) -> None:
-        self._window_open = True
-        self._out.append(OpenWindow(message.run))
+        if self._window_run != message.run:  # else the host was started anew, and the window is one
+            self._window, self._window_run = self._new_nonce(), message.run
+            self._out.append(OpenWindow(message.run))
 
     def _assigned(self, message: Assign, now_s: float) -> None:
         if self._assign is not None:
             self._forget_work(stop=True)
+        if self._kept is not None and not self._kept.answers(message):
+            self._let_go()
         if self._ready is None or message.base_bytes not in (0, self._ready.model_bytes):
             detail = f"assign names a model of {message.base_bytes} bytes"
             self._say(Failed(self._session.nonce, message.lease, "model-bytes", detail), now_s)
             return
-        if not message.base_bytes and message.base_sha256 != self._base:
+        if not message.base_bytes and message.base_sha256 != self._base and self._kept is None:
             self._say(Failed(self._session.nonce, message.lease, "no-base", "the model was lost; send it again"), now_s)
             return
         self._assign, self._lease_end_s, self._samples = message, now_s + message.lease_s, 0
@@ -232,7 +243,9 @@ class AgentMachine:
         self._say(Taken(self._session.nonce, message.lease), now_s)
         if message.base_bytes:
             self._receiver = Receiver(message.base_bytes, self._credit_bytes)
-        else:
+        if self._kept is not None:
+            self._offer(self._kept, now_s, again=True)
+        elif not message.base_bytes:
             self._start_work()
 
     def _chunk(self, message: Chunk, nbytes: int) -> None:
@@ -248,6 +261,8 @@ class AgentMachine:
             self._say(Credit(self._session.nonce, message.lease, self._receiver.have, upto), self._session.heard_s)
 
     def _credit(self, message: Credit, now_s: float) -> None:
+        if self._sender is None and self._offering and self._kept is not None:  # offered again: from where on?
+            self._sender = Sender(self._kept.update_bytes, self._chunk_bytes, message.upto, start=message.have)
         if self._sender is None:
             raise RemoteProtocolError("credit without a transfer")
         self._sender.granted(message.have, message.upto)
@@ -262,22 +277,23 @@ class AgentMachine:
         self._forget_work(stop=True)
 
     def _answer(self, message: Answer, now_s: float) -> None:
-        if message.verdict not in ("accepted", "duplicate"):
-            self._out.append(Void(message.lease))
+        self._let_go(counted=message.verdict in ("accepted", "duplicate"))
         self._drop_work()
         self._out.append(Mark("wait"))
 
     def _round_closed(self, message: RoundClosed, now_s: float) -> None:
-        if self._window_open:
+        if self._window_run:
             self._out += [Mark("other"), MeasureSplit(message.run, message.round)]
 
     def _ended(self, message: End, now_s: float) -> None:
         if self._assign is not None:
             self._say(Failed(self._session.nonce, self._assign.lease, "ended", "the run ended before the work"), now_s)
             self._forget_work(stop=True)
-        if self._window_open:
+        if self._kept is not None:  # if the run is taken up it may count yet; in this window it has not
+            self._out.append(Void(self._kept.lease))
+        if self._window_run:
             self._out += [Mark("other"), MeasureSplit(message.run, message.round)]
-            self._window_open = False
+            self._window_run = ""
 
     def _bye(self, message: Bye, now_s: float) -> None:
         if self._assign is not None:
@@ -290,6 +306,8 @@ class AgentMachine:
         if self._load is None or self._session.state is not State.LOADING:
             return
         self._ready = event
+        if self._kept is not None and self._kept.update_bytes != event.model_bytes:
+            self._let_go()
         me = self._identity
         self._say(
             Ready(
@@ -315,8 +333,9 @@ class AgentMachine:
             return
         if event.matches:
             self._base = self._assign.base_sha256
-            self._start_work()
-        else:
+            if not self._offering:
+                self._start_work()
+        elif not self._offering:
             self._say(Failed(self._session.nonce, event.lease, "base-hash", "the model arrived damaged"), now_s)
             self._forget_work(stop=False)
 
@@ -332,19 +351,14 @@ class AgentMachine:
         assign = self._assign
         if assign is None or event.lease != assign.lease or self._ready is None:
             return
-        self._samples, self._update_sha256 = event.samples, event.update_sha256
-        self._renew(now_s + self._session.patience_s)
+        self._kept = Kept(
+            assign.run, assign.round, assign.slice, assign.attempt, assign.lease, assign.ranges, assign.base_sha256,
+            event.samples, event.steps, event.compute_us, event.overruns, event.late_us, self._ready.model_bytes,
+            event.update_sha256,
+        )  # fmt: skip
         self._sender = Sender(self._ready.model_bytes, self._chunk_bytes, self._credit_bytes)
         self._out.append(Measure(assign.lease))
-        self._say(
-            Result(
-                self._session.nonce, assign.run, assign.round, assign.slice, assign.attempt, assign.lease,
-                event.samples, event.steps, event.compute_us, event.overruns, event.late_us, assign.base_sha256,
-                self._ready.model_bytes,
-            ),
-            now_s,
-        )  # fmt: skip
-        self._push(now_s)
+        self._offer(self._kept, now_s, again=False)
 
     def _failed(self, event: WorkFailed, now_s: float) -> None:
         if event.lease == 0:
@@ -354,13 +368,14 @@ class AgentMachine:
             self._forget_work(stop=False)
 
     def _measured(self, event: Measured, now_s: float) -> None:
-        if self._assign is not None and event.lease == self._assign.lease:
-            self._energy = event
+        if self._kept is not None and event.lease == self._kept.lease:
+            self._kept = replace(self._kept, energy=event)
+            self._out.append(Keep(self._kept))
             self._push(now_s)
 
     def _split(self, event: SplitMeasured, now_s: float) -> None:
         if self._is_greeted():
-            values = {**event.energy.__dict__, "session": self._session.nonce}
+            values = {**event.energy.__dict__, "session": self._session.nonce, "window": self._window}
             self._say(Energy(**values), now_s)
 
     def _tick(self, event: Tick, now_s: float) -> None:
@@ -392,37 +407,53 @@ class AgentMachine:
         self._receiver = None
         self._out.append(StartWork(self._assign.lease, self._assign.round, self._assign.ranges, self._assign.batch))
 
+    def _offer(self, kept: Kept, now_s: float, *, again: bool) -> None:
+        assert self._assign is not None
+        self._offering, self._samples = True, kept.samples
+        self._renew(now_s + self._session.patience_s)
+        self._say(
+            Result(
+                self._session.nonce, kept.run, kept.round, kept.slice, kept.attempt, self._assign.lease, kept.samples,
+                kept.steps, kept.compute_us, kept.overruns, kept.late_us, kept.base_sha256, kept.update_bytes,
+                kept.update_sha256, again,
+            ),
+            now_s,
+        )  # fmt: skip
+        self._push(now_s)
+
     def _push(self, now_s: float) -> None:
         """Send what credit allows of the update, and COMMIT once all of it went and the joules are known."""
-        if self._sender is None or self._assign is None:
+        if self._sender is None or self._assign is None or self._kept is None:
             return
         nonce, lease = self._session.nonce, self._assign.lease
         for piece in self._sender.pieces():
             self._out.append(Send(self._session.send(Chunk(nonce, lease, piece[0]), now_s), piece))
-        if self._sender.done and self._energy is not None and self._session.state is State.UPLOADING:
-            joules = self._energy
-            self._say(
-                Commit(
-                    nonce, lease, self._update_sha256, joules.energy_uj, joules.bound_uj, joules.source, joules.flags
-                ),
-                now_s,
-            )
+        joules = self._kept.energy
+        if self._sender.done and joules is not None and self._session.state is State.UPLOADING:
+            self._say(Commit(nonce, lease, joules.energy_uj, joules.bound_uj, joules.source, joules.flags), now_s)
 
     def _forget_work(self, *, stop: bool) -> None:
         assert self._assign is not None
-        if stop:
-            self._out.append(StopWork(self._assign.lease))
-        self._out += [Void(self._assign.lease), Mark("wait")]
+        if not self._offering:
+            if stop:
+                self._out.append(StopWork(self._assign.lease))
+            self._out.append(Void(self._assign.lease))
+        self._out.append(Mark("wait"))
         self._drop_work()
+
+    def _let_go(self, *, counted: bool = False) -> None:
+        """Keep the finished result no longer; unless it was counted, its joules are wasted."""
+        if self._kept is not None and not counted:
+            self._out.append(Void(self._kept.lease))
+        self._kept = None
 
     def _drop_work(self) -> None:
         self._assign = None
+        self._offering = False
         self._lease_end_s = 0.0
         self._samples = 0
         self._receiver = None
         self._sender = None
-        self._energy = None
-        self._update_sha256 = ""
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {
         Welcome: _welcome, Reject: _reject, Load: _loading, Begin: _begin, Assign: _assigned, Credit: _credit,

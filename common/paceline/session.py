@@ -71,7 +71,7 @@ NEXT: dict[State, dict[type[Message], State | None]] = {  # None: the state stay
     _S.ASSIGNED: {Taken: _S.WORKING, Chunk: None, **_ENDINGS},
     _S.WORKING: {Chunk: None, Credit: None, Result: _S.UPLOADING, **_ENDINGS},
     _S.UPLOADING: {Chunk: None, Credit: None, Commit: _S.JUDGING, **_ENDINGS},
-    _S.JUDGING: {Answer: _S.READY, Credit: None, **_ENDINGS},
+    _S.JUDGING: {Answer: _S.READY, Chunk: None, Credit: None, **_ENDINGS},
     _S.CLOSED: {},
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.wire import Energy, Load, Range
+from paceline.wire import Assign, Energy, Load, Range
 
 # Events -------------------------------------------------------------------------------------------------------------
 
@@ -88,15 +88,45 @@ class Measured:
     """Energy of a lease's compute window; None is unknown."""
 
     lease: int
-    energy_uj: int | None
-    bound_uj: int | None
-    source: str
-    flags: int
+    energy_uj: int | None = None
+    bound_uj: int | None = None
+    source: str = ""
+    flags: int = 0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A finished result that no host has answered yet; its bytes are the update that the driver holds.
+
+    `lease` is the one it was computed under; energy None: not measured yet.
+    """
+
+    run: str
+    round: int
+    slice: int
+    attempt: int
+    lease: int
+    ranges: tuple[Range, ...]
+    base_sha256: str
+    samples: int
+    steps: int
+    compute_us: int
+    overruns: int
+    late_us: int
+    update_bytes: int
+    update_sha256: str
+    energy: Measured | None = None
+
+    def answers(self, assign: Assign) -> bool:
+        """Tell whether an assignment asks for just this."""
+        return (self.run, self.round, self.slice, self.attempt, self.ranges, self.base_sha256) == (
+            assign.run, assign.round, assign.slice, assign.attempt, assign.ranges, assign.base_sha256
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SplitMeasured:
-    """The cumulative split as of the end of a round, ready to travel (its session is filled in here)."""
+    """The cumulative split as of the end of a round, ready to travel (session and window are filled in here)."""
 
     energy: Energy
 
@@ -156,6 +186,13 @@ class StopWork:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """Remember a finished result beyond the end of this process."""
+
+    kept: Kept
+
+
+@dataclass(frozen=True)
 class OpenWindow:
     """Open the energy window of a run."""
 
@@ -209,6 +246,6 @@ class Exit:
 
 
 Action = (
-    Send | StartTrainer | StoreBase | StartWork | StopWork | OpenWindow | Mark | Void | Measure | MeasureSplit
+    Send | StartTrainer | StoreBase | StartWork | StopWork | Keep | OpenWindow | Mark | Void | Measure | MeasureSplit
     | Reconnect | Exit
 )  # fmt: skip

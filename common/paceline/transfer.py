@@ -14,10 +14,11 @@ from paceline.wire import CHUNK_CEILING, CHUNK_FLOOR
 class Sender:
     """Pieces of `size` bytes, at most `chunk` each, never past what was granted."""
 
-    def __init__(self, size: int, chunk: int, credit: int) -> None:
+    def __init__(self, size: int, chunk: int, credit: int, start: int = 0) -> None:
+        """`start`: the receiver holds so many bytes already, and has granted up to `credit`."""
         self.size = size
         self._chunk = max(CHUNK_FLOOR, min(chunk, CHUNK_CEILING))
-        self._sent = 0
+        self._sent = start
         self._upto = min(size, credit)
 
     def pieces(self) -> list[tuple[int, int]]:
@@ -44,25 +45,26 @@ class Sender:
 class Receiver:
     """In-order pieces into a buffer of `size` bytes, which the caller knows by itself, never from a message."""
 
-    def __init__(self, size: int, credit: int) -> None:
+    def __init__(self, size: int, credit: int, have: int = 0) -> None:
+        """`have`: so many bytes are held from an earlier attempt."""
         self.size = size
-        self.have = 0
+        self.have = have
         self._window = credit
-        self._granted = min(size, credit)
+        self.granted = min(size, have + credit)
 
     def take(self, offset: int, nbytes: int) -> None:
         """Let a piece enter. Raises RemoteProtocolError when it is out of order, empty, or beyond size or credit."""
-        if nbytes == 0 or offset != self.have or offset + nbytes > self._granted:
+        if nbytes == 0 or offset != self.have or offset + nbytes > self.granted:
             raise RemoteProtocolError(
-                f"chunk {offset}+{nbytes}: expected offset {self.have}, at most up to {self._granted} of {self.size}"
+                f"chunk {offset}+{nbytes}: expected offset {self.have}, at most up to {self.granted} of {self.size}"
             )
         self.have += nbytes
 
     def grant(self) -> int | None:
         """Return the new limit to announce once half of the window is used up, else None."""
-        if self._granted < self.size and self._granted - self.have <= self._window // 2:
-            self._granted = min(self.size, self.have + self._window)
-            return self._granted
+        if self.granted < self.size and self.granted - self.have <= self._window // 2:
+            self.granted = min(self.size, self.have + self._window)
+            return self.granted
         return None
 
     @property

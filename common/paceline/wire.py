@@ -47,7 +47,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """First message of a session. `machine` tells two boards apart that share one key file."""
+    """First message of a session. `machine` tells two boards apart that share one key file.
+
+    `kept_run`, `kept_round`, `kept_slice`: the finished result that no host has answered yet ("" and 0: there is none).
+    """
 
     kind = "hello"
     proto_min: int
@@ -56,6 +59,9 @@ class Hello(Message):
     machine: str
     chunk_max: int
     pid: int
+    kept_run: str
+    kept_round: int
+    kept_slice: int
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,10 @@ class Ping(Message):
 
 @dataclass(frozen=True)
 class Result(Message):
-    """A slice is done; the update follows as chunks, then COMMIT."""
+    """A slice is done; the update follows as chunks, then COMMIT.
+
+    `again`: it was finished under an earlier lease, and the chunks wait for a CREDIT that says from where on.
+    """
 
     kind = "result"
     run: str
@@ -107,6 +116,8 @@ class Result(Message):
     late_us: int
     base_sha256: str
     update_bytes: int
+    update_sha256: str
+    again: bool
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,6 @@ class Commit(Message):
 
     kind = "commit"
     lease: int
-    update_sha256: str
     compute_uj: int | None
     bound_uj: int | None
     energy_source: str
@@ -134,9 +144,13 @@ class Failed(Message):
 
 @dataclass(frozen=True)
 class Energy(Message):
-    """Cumulative five-way split since run start, as of the end of `round` (DECISIONS 29). None: unknown."""
+    """Cumulative five-way split since run start, as of the end of `round` (DECISIONS 29). None: unknown.
+
+    `window` names the window: it outlives sessions, and a board that was started anew opens another.
+    """
 
     kind = "energy"
+    window: int
     run: str
     round: int
     compute_uj: int | None
@@ -209,7 +223,10 @@ class Reject(Message):
 
 @dataclass(frozen=True)
 class Load(Message):
-    """Prepare a trainer. `options` is a JSON object of the task's options; the data folder is the board's own."""
+    """Prepare a trainer. `options` is a JSON object of the task's options; the data folder is the board's own.
+
+    `counted`: the result that HELLO named is on the host's disk already.
+    """
 
     kind = "load"
     run: str
@@ -217,6 +234,7 @@ class Load(Message):
     task: str
     options: str
     seed: int
+    counted: bool
 
 
 @dataclass(frozen=True)
@@ -347,7 +365,7 @@ def _text(limit: int) -> _Check:
 
 
 def _check_for(name: str, hint: Any) -> _Check:
-    if name == "session":
+    if name in ("session", "window"):
         return _is_nonce
     if hint is str:
         return _text(_LONG_TEXT.get(name, TEXT_BYTES))

@@ -31,6 +31,11 @@ def sha256(model: Buffer) -> str:
     return hashlib.sha256(model).hexdigest()
 
 
+def path(folder: Path, number: int) -> Path:
+    """Return where a run's folder keeps the model that a round left."""
+    return folder / "checkpoints" / f"round-{number:05d}.safetensors"
+
+
 def save(
     path: Path, manifest: Manifest, model: Buffer, metadata: Mapping[str, str] | None = None, *, fsync: bool = True
 ) -> str:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From an experiment to a folder of runs: one run for each policy, over a server that is there already.
 
+What the folder holds already is gone on with, or left alone where it is finished.
+
 runs/NAME-001/            a comparison
     experiment.toml       effective settings
     fleet/                keys, agent.toml and log of each emulated board
@@ -26,11 +28,14 @@ from paceline.tasks import make as make_task
 from paceline.version import VERSION
 from paceline_host import machine as m
 from paceline_host import planner, records, regimes
-from paceline_host.experiment import Experiment
+from paceline_host.experiment import Experiment, load_experiment
+from paceline_host.ledger import Ledger
 from paceline_host.profile import load_profile
+from paceline_host.recovery import Recovered, Reported, begun, recover, replay
 from paceline_host.server import Outcome, Server, TimedPlanner
 from paceline_host.store import Store
 
+EXPERIMENT = "experiment.toml"
 CREDIT_CHUNKS = 4  # what a transfer may have in flight before the first grant
 
 
@@ -61,14 +66,33 @@ def new_folder(parent: Path, stem: str) -> Path:
     raise StorageError(f"{parent} holds 9,999 runs of {stem}; remove some")
 
 
+def load_folder(folder: Path) -> tuple[Path, Experiment]:
+    """Return the comparison's folder and the experiment of what is to be taken up: a comparison, or one run in it.
+
+    Raises StorageError when there is nothing that was begun, SettingsError for a faulty experiment.toml.
+    """
+    if (folder / EXPERIMENT).exists():
+        return folder, load_experiment(folder / EXPERIMENT)
+    parent = folder.resolve().parent
+    if not (parent / EXPERIMENT).exists():
+        raise StorageError(f"{folder}: nothing was begun there; expected a folder that `paceline runs` lists")
+    experiment = load_experiment(parent / EXPERIMENT)
+    names = [policy.name for policy in experiment.policies() if folder_name(policy) == folder.resolve().name]
+    if not names:
+        known = ", ".join(folder_name(policy) for policy in experiment.policies())
+        raise StorageError(f"{folder}: no run of {parent}; its runs are {known}")
+    return parent, replace(experiment, run=replace(experiment.run, policies=tuple(names)))
+
+
 class Comparison:
     """All runs of an experiment. `work` goes through them over a server; `stop`, from any thread, ends it in order.
 
     Making one finds what is wrong with the experiment before any folder is made. Raises PacelineError.
     """
 
-    def __init__(self, experiment: Experiment, watcher: Watcher) -> None:
-        self.experiment, self._watcher = experiment, watcher
+    def __init__(self, experiment: Experiment, watcher: Watcher, reports: Path | None = None) -> None:
+        """`reports`: folder of a comparison whose measurements the policies are to believe instead of their own."""
+        self.experiment, self._watcher, self._reports = experiment, watcher, reports
         self._server: Server | None = None
         self._stopping = ""
         self.data_dir = Path(experiment.data.folder) if experiment.data.folder else None
@@ -90,6 +114,18 @@ class Comparison:
         """It was told to stop."""
         return bool(self._stopping)
 
+    def left(self, folder: Path) -> list[str]:
+        """Return the policies whose runs below `folder` are not finished yet."""
+        names = []
+        for policy in self.experiment.policies():
+            path = folder / folder_name(policy)
+            if begun(path):
+                with Ledger(path) as ledger:
+                    if ledger.run.ended is not None and ledger.run.ended.get("ok"):
+                        continue
+            names.append(policy.name)
+        return names
+
     def stop(self, reason: str) -> None:
         """End the present run, and begin no other."""
         self._stopping = reason
@@ -102,7 +138,8 @@ class Comparison:
         Raises PacelineError.
         """
         self._folder = folder
-        (folder / "experiment.toml").write_text(settings.dump(self.experiment), encoding="utf-8")
+        if not (folder / EXPERIMENT).exists():
+            write_whole(folder / EXPERIMENT, settings.dump(self.experiment))
         self._server = server
         try:
             outcomes = [self._one(policy, boards, server) for policy in self.experiment.policies()]
@@ -113,33 +150,24 @@ class Comparison:
     def _one(self, policy: Policy, boards: Mapping[str, str], server: Server) -> bool:
         if self._stopping:
             return False
-        experiment, task, options = self.experiment, self._task, self._options
-        run = experiment.run
-        folder = self._folder / policy.name.replace(":", "-")
-        row = records.Run(
-            run_id=f"{self._folder.name}/{folder.name}", policy=policy.name, regime=run.regime, seed=run.seed,
-            budget=run.budget, rounds=run.rounds, samples=task.samples, batch=_batch(task, options),
-            task=str(experiment.task["name"]), data_label=task.data_label,
-            energy_required=experiment.energy.required, boards=len(boards), fsync=run.fsync,
-            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
-            machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
-            declared=self._declared(),
-        )  # fmt: skip
-        zero_s = time.monotonic()
+        folder = self._folder / folder_name(policy)
+        recovered = recover(folder, self._task, self._watcher.say) if begun(folder) else None
+        if recovered is not None and recovered.finished:
+            return True
+        row = self._row(policy, folder, len(boards)) if recovered is None else recovered.run
+        if recovered is not None:
+            self._check(folder, recovered, policy, boards)
+            self._watcher.say(f"{folder.name}: going on from {_where(recovered)}")
+        zero_s = time.monotonic() - (recovered.clock_s if recovered is not None else 0.0)
         board_rows = [records.Board(i, name, key) for i, (name, key) in enumerate(boards.items())]
-        store = Store(folder, row, board_rows, task, lambda: time.monotonic() - zero_s, server.wake)
-        (folder / "run.toml").write_text(settings.dump(self._only(policy)), encoding="utf-8")
-        facts = m.RunFacts(
-            run=row.run_id, regime=run.regime, task=row.task, options=json.dumps(options), seed=run.seed,
-            rounds=run.rounds, budget=run.budget, samples=task.samples, batch=row.batch,
-            manifest_sha256=task.manifest.digest(), model_bytes=task.manifest.nbytes, patience_s=run.patience_s,
-            start_s=experiment.fleet.start_s, chunk_bytes=run.chunk_bytes,
-            credit_bytes=CREDIT_CHUNKS * run.chunk_bytes,
-            energy_needed=experiment.energy.required and bool(policy.w_energy),
+        store = Store(folder, row, board_rows, self._task, lambda: time.monotonic() - zero_s, server.wake, recovered)
+        if not (folder / "run.toml").exists():
+            write_whole(folder / "run.toml", settings.dump(self._only(policy)))
+        timed = TimedPlanner(self._planner(policy, len(boards), folder if recovered is not None else None))
+        machine = m.RoundMachine(
+            self._facts(policy, row), regimes.make(row.regime, row.samples, row.budget), timed, list(boards),
+            store.model_sha256, time.monotonic(), recovered.machine if recovered is not None else None,
         )  # fmt: skip
-        timed = TimedPlanner(planner.make(policy, len(boards), run.budget, run.minimum))
-        regime = regimes.make(run.regime, task.samples, run.budget)
-        machine = m.RoundMachine(facts, regime, timed, list(boards), store.model_sha256, time.monotonic())
         server.on_view = lambda machine, now_s: self._watcher.view(policy.name, machine, now_s)
         store.start()
         try:
@@ -148,6 +176,56 @@ class Comparison:
             store.finish()
         self._watcher.run_ended(folder, outcome)
         return outcome.ok
+
+    def _planner(self, policy: Policy, boards: int, replayed: Path | None) -> planner.Planner:
+        """Return the policy's planner; `replayed`: the run's folder whose rounds it is to know already."""
+        run = self.experiment.run
+        made: planner.Planner = planner.make(policy, boards, run.budget, run.minimum)
+        if self._reports is not None:
+            made = Reported(made, self._reports / folder_name(policy))
+        if replayed is not None:
+            replay(made, replayed)
+        return made
+
+    def _check(self, folder: Path, recovered: Recovered, policy: Policy, boards: Mapping[str, str]) -> None:
+        """Refuse to go on with a run of another experiment than the file beside it, or over other boards."""
+        new, old = self._row(policy, folder, len(boards)), recovered.run
+        keys = ("policy", "regime", "seed", "budget", "rounds", "samples", "batch", "task", "options")
+        faults = [
+            f"{key} is now {getattr(new, key)!r}, the run was begun with {getattr(old, key)!r}"
+            for key in keys
+            if getattr(new, key) != getattr(old, key)
+        ]
+        were = [board.name for board in recovered.boards]
+        if were != list(boards):
+            faults.append(f"the boards are now {', '.join(boards)}, the run was begun with {', '.join(were)}")
+        if faults:
+            raise SettingsError([f"{folder}: {fault}; restore it, or begin a new run" for fault in faults])
+
+    def _row(self, policy: Policy, folder: Path, boards: int) -> records.Run:
+        experiment, task, options = self.experiment, self._task, self._options
+        run = experiment.run
+        return records.Run(
+            run_id=f"{self._folder.name}/{folder.name}", policy=policy.name, regime=run.regime, seed=run.seed,
+            budget=run.budget, rounds=run.rounds, samples=task.samples, batch=_batch(task, options),
+            task=str(experiment.task["name"]), data_label=task.data_label,
+            energy_required=experiment.energy.required, boards=boards, fsync=run.fsync,
+            started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
+            machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
+            declared=self._declared(),
+        )  # fmt: skip
+
+    def _facts(self, policy: Policy, row: records.Run) -> m.RunFacts:
+        experiment, task = self.experiment, self._task
+        run = experiment.run
+        return m.RunFacts(
+            run=row.run_id, regime=row.regime, task=row.task, options=json.dumps(row.options), seed=row.seed,
+            rounds=row.rounds, budget=row.budget, samples=row.samples, batch=row.batch,
+            manifest_sha256=task.manifest.digest(), model_bytes=task.manifest.nbytes, patience_s=run.patience_s,
+            start_s=experiment.fleet.start_s, chunk_bytes=run.chunk_bytes,
+            credit_bytes=CREDIT_CHUNKS * run.chunk_bytes,
+            energy_needed=experiment.energy.required and bool(policy.w_energy),
+        )  # fmt: skip
 
     def _declared(self) -> dict[str, object]:
         """Return what an emulated fleet declares, for the report's closed form; nothing that runs reads it."""
@@ -165,6 +243,32 @@ class Comparison:
             run=replace(run, policies=(policy.name,)), task=self.experiment.task,
             fleet=self.experiment.fleet, energy=self.experiment.energy, data=self.experiment.data,
         )  # fmt: skip
+
+
+def folder_name(policy: Policy) -> str:
+    """Return the name of a policy's run folder."""
+    return policy.name.replace(":", "-")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file, whole or not at all. Raises StorageError."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _where(recovered: Recovered) -> str:
+    state = recovered.machine
+    if state.closed:
+        return f"the end of round {state.round}" if state.round else "its start"
+    counted = sum(samples for _, samples in state.done)
+    return f"round {state.round}, in which {counted} of {recovered.run.budget} samples are counted"
 
 
 def _batch(task: Task, options: Mapping[str, object]) -> int:

@@ -56,7 +56,7 @@ def _fleet(
         keys = Path(experiment.fleet.keys)
         return None, read_pair(keys / "host.key"), read_boards(keys / "boards")
     home = folder / "fleet"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     fleet = LocalFleet(comparison.profile, home, comparison.data_dir, _PRELOAD.get(str(experiment.task["name"]), ()))
     life.callback(fleet.close)
     return fleet, fleet.host_keys, fleet.boards

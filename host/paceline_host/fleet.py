@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline import toml
-from paceline.errors import RunError
-from paceline.keys import write_pair
+from paceline.errors import KeyFileError, RunError
+from paceline.keys import read_pair, write_pair
 from paceline_host.link import new_pair
 from paceline_host.profile import BoardProfile, Profile
 
@@ -122,6 +122,10 @@ class LocalFleet:
 
     def _prepare(self, board: BoardProfile) -> str:
         home = self._home(board.name)
+        with suppress(KeyFileError):  # a fleet that is started again: its boards are who they were
+            return read_pair(home / f"{board.name}.key").public
+        for half in (f"{board.name}.key", f"{board.name}.pub"):  # of a host that was killed in between
+            (home / half).unlink(missing_ok=True)
         pair = new_pair()
         write_pair(home, board.name, pair)
         return pair.public

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from paceline import settings, toml
 from paceline.errors import SettingsError, StorageError
 from paceline_host import tickets
-from paceline_host.comparison import Comparison, Watcher, new_folder
+from paceline_host.comparison import EXPERIMENT, Comparison, Watcher, new_folder, write_whole
 from paceline_host.experiment import DataSettings, Experiment, load_experiment
 from paceline_host.host_config import HostConfig
 from paceline_host.operator_wire import Submit
@@ -46,7 +45,7 @@ def take_in(submit: Submit, by: str, number: int, config: HostConfig) -> Ticket:
     runs_dir = Path(config.runs_dir)
     folder = new_folder(runs_dir, submit.name)
     try:
-        _write(folder / "experiment.toml", settings.dump(experiment))
+        write_whole(folder / EXPERIMENT, settings.dump(experiment))
         submitted = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ticket = Ticket(folder.name, number, by, submitted)
         tickets.save(runs_dir, ticket)
@@ -60,7 +59,7 @@ def take_in(submit: Submit, by: str, number: int, config: HostConfig) -> Ticket:
 
 def taken(ticket: Ticket, config: HostConfig) -> Experiment:
     """Return the experiment of a ticket, for this host as it is now. Raises PacelineError."""
-    return fitted(load_experiment(Path(config.runs_dir) / ticket.name / "experiment.toml"), config)
+    return fitted(load_experiment(Path(config.runs_dir) / ticket.name / EXPERIMENT), config)
 
 
 def fitted(experiment: Experiment, config: HostConfig) -> Experiment:
@@ -84,13 +83,3 @@ def _read(text: str, name: str, overrides: list[str], config: HostConfig) -> Exp
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from None

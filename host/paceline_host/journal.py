@@ -86,13 +86,16 @@ class Journal:
     @classmethod
     def create(cls, folder: Path, run: Run, boards: Iterable[Board] = ()) -> Journal:
         """Begin a run: make folder, spool and journal, write who takes part. All of it is on disk on return."""
-        if (folder / JOURNAL).exists():
+        if has_journal(folder):
             raise StorageError(f"{folder}: holds a run already; begin the new one in another folder")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"{folder}: cannot make the run's folder: {error.strerror}") from None
-        journal = cls(folder, _hold_spool(folder, create=True), fsync=run.fsync)
+        spool = _hold_spool(folder, create=True)
+        for left in folder.glob(f"{JOURNAL}*"):  # of a host that died before its first commit
+            left.unlink()
+        journal = cls(folder, spool, fsync=run.fsync)
         try:
             with journal.transaction():
                 journal._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -188,6 +191,12 @@ class Journal:
     def set_energy(self, energy: Energy) -> None:
         """Write a board's cumulative split; a later one of the same round and session replaces it."""
         self._put("energy", energy, "round, board, session")
+
+    def take_up(self, event: Event) -> None:
+        """Go on with a run that had ended, or whose host was killed."""
+        with self.transaction():
+            self._db.execute("UPDATE run SET value = 'null' WHERE key = 'ended'")
+            self.add_event(event)
 
     def end(self, *, ok: bool, reason: str, at_s: float) -> None:
         """Write how the run ended."""
@@ -356,6 +365,19 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def has_journal(folder: Path) -> bool:
+    """Tell whether a run was begun here. Raises StorageError for a journal that cannot be read."""
+    path = folder / JOURNAL
+    if not path.exists():
+        return False
+    db = connect(path, "ro")
+    try:
+        with explained(path):
+            return bool(db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    finally:
+        db.close()
 
 
 def is_held(folder: Path) -> bool:

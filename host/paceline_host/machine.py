@@ -49,6 +49,7 @@ from paceline_host.steps import (
     Gone,
     Loss,
     Note,
+    Reopened,
     ResultRefused,
     ResultStored,
     RoundDone,
@@ -77,6 +78,7 @@ __all__ = [
     "Lease",
     "Loss",
     "Note",
+    "Reopened",
     "ResultRefused",
     "ResultStored",
     "RoundDone",
@@ -128,6 +130,8 @@ class Board:
     ready: Ready | None = None
     lease: Lease | None = None
     queue: deque[Slice] = field(default_factory=deque)
+    hold_end_s: float = float("inf")  # until then the queue waits for a board that is coming back
+    partial: tuple[int, int, str, int] = (0, 0, "", 0)  # (round, slice, hash, bytes) that are here of an update
     base: str = ""  # the model it is known to hold
     share: int = 0  # samples of this round that were leased to it
     done: int = 0  # of them, those accepted
@@ -154,8 +158,9 @@ class RoundMachine:
     """Runs `facts.rounds` rounds over boards named `names`, starting from the model whose hash is `base_sha256`."""
 
     def __init__(
-        self, facts: RunFacts, regime: Regime, planner: Planner, names: Sequence[str], base_sha256: str, now_s: float
-    ) -> None:
+        self, facts: RunFacts, regime: Regime, planner: Planner, names: Sequence[str], base_sha256: str, now_s: float,
+        reopened: Reopened | None = None,
+    ) -> None:  # fmt: skip
         self.facts = facts
         self.boards = [Board(name, since_s=now_s) for name in names]
         self.round = 0
@@ -176,6 +181,21 @@ class RoundMachine:
         self._end_by_s = 0.0
         self._end_reason, self._ok = "", False
         self._out: list[Action] = []
+        self._counted: set[tuple[int, int]] = set()  # (round, slice) of this round and the one before
+        self._reopened = reopened  # until the first work is given out
+        self._started = False
+        self._due = ""  # what a run that is taken up has left to do before it needs boards: "close" or "end"
+        if reopened is not None:
+            self._take_up(reopened)
+
+    def _take_up(self, reopened: Reopened) -> None:
+        self.round, self.round_seconds = reopened.round, list(reopened.round_seconds)
+        self._counted |= reopened.counted
+        self._lease_number = reopened.lives << 32  # above all that an earlier life can have granted
+        if reopened.closed and reopened.round >= self.facts.rounds:
+            self._due = "end"
+        elif reopened.round and not reopened.closed and not reopened.open_slices:
+            self.phase, self._due = "closing", "close"
 
     def step(self, event: Event, now_s: float) -> list[Action]:
         """Return what to do about an event.
@@ -191,6 +211,9 @@ class RoundMachine:
         """Return when the next Tick is due."""
         leases = [board.lease for board in self.boards if board.lease is not None]
         times = [lease.end_s for lease in leases if lease.number not in self._judging]
+        times += [board.hold_end_s for board in self.boards]
+        if self._due:
+            return 0.0
         if self.phase == "starting":
             times.append(self._start_end_s)
         if self._alone_s is not None:
@@ -206,15 +229,32 @@ class RoundMachine:
     # Boards come and go ---------------------------------------------------------------------------------------------
 
     def _connected(self, event: Connected, now_s: float) -> None:
-        board = self.boards[event.board]
+        board, facts = self.boards[event.board], self.facts
+        kept = event.kept[1:] if event.kept[0] == facts.run else (0, 0)
+        if board.session is not None:
+            self._replaced(event.board, kept, now_s)
         board.session, board.ready, board.base, board.begun, board.energies_owed = event.session, None, "", False, 0
         board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
         board.chunk_bytes = min(self.facts.chunk_bytes, event.chunk_max)
         board.since_s, board.departed = now_s, False
-        facts = self.facts
-        self._send(
-            event.board, Load(event.session.nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed)
-        )
+        judged = {(lease.slice.round, lease.slice.index) for _, lease in self._judging.values()}
+        counted = kept in self._counted or kept in judged
+        nonce = event.session.nonce
+        self._send(event.board, Load(nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed, counted))
+
+    def _replaced(self, index: int, kept: tuple[int, int], now_s: float) -> None:
+        """A board connects anew: what it has finished it may offer again, anything else is dealt to others."""
+        board = self.boards[index]
+        lease = board.lease
+        if lease is None or lease.number in self._judging or kept != (lease.slice.round, lease.slice.index):
+            self._gone(Gone(index, "a new session replaced it"), now_s)
+            return
+        self._out.append(Note("back", f"{board.name} connected anew and offers its result again", index))
+        if lease.result is not None and lease.receiver is not None:
+            board.partial = (*kept, lease.result.update_sha256, lease.receiver.have)
+        board.queue.appendleft(lease.slice)
+        board.share -= lease.slice.samples
+        board.lease, board.hold_end_s = None, now_s + self.facts.patience_s
 
     def _ready(self, index: int, message: Ready, now_s: float) -> None:
         board, facts = self.boards[index], self.facts
@@ -239,6 +279,7 @@ class RoundMachine:
                 self._begin(index)
                 if board.usable:
                     self._hand_out_orphans(now_s)
+                    self._assign(index, now_s)
             self._start_if_complete(now_s)
 
     def _refuse(self, index: int, code: str, text: str, now_s: float) -> None:
@@ -282,7 +323,11 @@ class RoundMachine:
                 now_s,
             )
         else:
-            self._plan(now_s)
+            self._started = True
+            if self._reopened is not None and self._reopened.open_slices:
+                self._reopen(self._reopened, now_s)
+            else:
+                self._plan(now_s)
 
     # Rounds ---------------------------------------------------------------------------------------------------------
 
@@ -294,6 +339,7 @@ class RoundMachine:
             return
         self._alone_s = None
         self.round += 1
+        self._counted = {key for key in self._counted if key[0] >= self.round - 1}
         self.phase = "planning"
         shares = self._planner.plan(present)
         slices = self._regime.plan(self.round, list(zip(present, shares, strict=True)))
@@ -302,6 +348,28 @@ class RoundMachine:
             board.share = board.done = 0
         self._next_index = len(slices)
         self._out.append(StoreSlices(tuple(slices), first=True))
+
+    def _reopen(self, reopened: Reopened, now_s: float) -> None:
+        """Go on with a round that was open when the host ended: its slices go to their own boards, if these are here.
+
+        A board that has finished its slice in the meantime answers at once; a lease that had ended is dealt anew.
+        """
+        self.phase, self._planned_s = "working", now_s - reopened.elapsed_s
+        self._open = {item.index: item for item in reopened.open_slices}
+        self._next_index = reopened.next_index
+        for index, samples in reopened.done:
+            self.boards[index].share += samples
+            self.boards[index].done += samples
+        for index, board in enumerate(self.boards):
+            if board.usable:
+                self._begin(index)
+        for item in reopened.open_slices:
+            if item.index in reopened.lost or not self.boards[item.board].usable:
+                self._redeal(item, now_s)
+            else:
+                self.boards[item.board].queue.append(item)
+        for index in range(len(self.boards)):
+            self._assign(index, now_s)
 
     def _stored(self, event: SlicesStored, now_s: float) -> None:
         if self.phase == "planning":
@@ -333,6 +401,7 @@ class RoundMachine:
         if board.lease is not None or not board.queue or not board.usable or board.session is None:
             return
         item = board.queue.popleft()
+        board.hold_end_s = float("inf")
         self._lease_number += 1
         per_sample = self._planner.seconds_per_sample(index)
         lease_s = (
@@ -375,10 +444,13 @@ class RoundMachine:
         if self.phase != "closing":  # stopped in the meantime
             return
         self._base = event.model_sha256
-        if event.round < self.facts.rounds:
+        if event.round >= self.facts.rounds:
+            self._end("finished", now_s)
+        elif self._started:
             self._plan(now_s)
-            return
-        self._end("finished", now_s)
+        else:  # taken up with a round that only had to be closed
+            self.phase, self._start_end_s, self._reopened = "starting", now_s + self.facts.start_s, None
+            self._start_if_complete(now_s)
 
     def _end(self, reason: str, now_s: float, *, ok: bool = True) -> None:
         """Close all energy windows; the run is finished when they have come in, or cannot any more."""
@@ -442,6 +514,8 @@ class RoundMachine:
 
     def _credit(self, index: int, message: Credit, now_s: float) -> None:
         lease = self.boards[index].lease
+        if lease is not None and lease.sender is None and lease.result is not None:
+            return  # for a model that the board turned out not to need
         if lease is None or lease.sender is None:
             raise RemoteProtocolError("credit without a transfer")
         lease.sender.granted(message.have, message.upto)
@@ -473,8 +547,16 @@ class RoundMachine:
             return
         lease.result, lease.samples = message, message.samples
         lease.end_s = max(lease.end_s, now_s + facts.patience_s)
-        board.base, board.since_s = lease.base, now_s
-        lease.receiver = Receiver(facts.model_bytes, facts.credit_bytes)
+        board.since_s = now_s
+        if not message.again or (lease.sender is not None and lease.sender.done):
+            board.base = lease.base
+        elif lease.sender is not None:  # it needs no model for this slice: the rest is not sent
+            board.base, lease.sender = "", None
+        have = board.partial[3] if board.partial[:3] == (item.round, item.index, message.update_sha256) else 0
+        board.partial = (0, 0, "", 0)
+        lease.receiver = Receiver(facts.model_bytes, facts.credit_bytes, have if message.again else 0)
+        if message.again:
+            self._send(index, Credit(message.session, lease.number, lease.receiver.have, lease.receiver.granted))
 
     def _chunk(self, index: int, message: Chunk, nbytes: int, now_s: float) -> None:
         lease = self.boards[index].lease
@@ -499,6 +581,8 @@ class RoundMachine:
 
     def _work_failed(self, index: int, message: Failed, now_s: float) -> None:
         board = self.boards[index]
+        if self.phase == "ending":  # work that the end of the run has overtaken
+            return
         text = f"{board.name}: {message.reason}: {message.detail}"
         self._out.append(Note("failed", text, index))
         if message.lease == 0:
@@ -524,6 +608,7 @@ class RoundMachine:
         board = self.boards[event.board]
         _, lease = self._judging.pop(event.lease)
         result, commit = lease.result, lease.commit
+        self._counted.add((lease.slice.round, lease.slice.index))
         if result is None or commit is None or self.phase == "ending":
             return
         energy_j = None if commit.compute_uj is None else commit.compute_uj * 1e-6
@@ -577,6 +662,7 @@ class RoundMachine:
         board = self.boards[index]
         queued, lease = list(board.queue), board.lease
         board.queue.clear()
+        board.hold_end_s = float("inf")
         board.lease = None
         if lease is not None and lease.number not in self._judging:
             self._lose(index, lease, verdict, reason, now_s)
@@ -624,7 +710,13 @@ class RoundMachine:
             )
 
     def _tick(self, event: Tick, now_s: float) -> None:
+        if self._due:
+            self._finish_what_is_due(now_s)
+            return
         self._start_if_complete(now_s)
+        for index, board in enumerate(self.boards):
+            if now_s >= board.hold_end_s:
+                self._unload(index, "lost", "it did not come back in time", now_s)
         for index, board in enumerate(self.boards):
             lease = board.lease
             if lease is None or board.session is None or lease.number in self._judging:
@@ -641,6 +733,14 @@ class RoundMachine:
             self._stop(Stop(f"no board came back within {self.facts.patience_s:g} s"), now_s)
         if self.phase == "ending" and now_s >= self._end_by_s:
             self._finish_if_quiet(now_s, True)
+
+    def _finish_what_is_due(self, now_s: float) -> None:
+        due, self._due = self._due, ""
+        if due == "end":
+            self._end("finished", now_s)
+        elif self._reopened is not None:
+            self.round_seconds.append(self._reopened.elapsed_s)
+            self._out.append(FinishRound(self.round))
 
     def _send(self, index: int, message: Message, piece: tuple[int, int] | None = None) -> None:
         self._out.append(Send(index, message, piece))

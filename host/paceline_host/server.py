@@ -266,7 +266,7 @@ class Server:
             if run is not None:
                 note = m.Note("warning", heard.warning, run.index.get(board), loud=False)
                 run.jobs.append(Job(note, run.now_s))
-        if heard.closed:
+        if heard.closed and not heard.opened:  # else the machine itself sees the new session replace the old one
             self._gone(board, heard.closed)
         if heard.current:
             self._link.adopt(board, arrival.route)
@@ -284,7 +284,8 @@ class Server:
         session, run = self._peers.session(name), self._run
         if session is not None and run is not None and name in run.index:
             hello = self._peers.hello(name)
-            self._step(m.Connected(run.index[name], session, hello.pid, hello.agent_version, hello.chunk_max))
+            kept = hello.kept_run, hello.kept_round, hello.kept_slice
+            self._step(m.Connected(run.index[name], session, hello.pid, hello.agent_version, hello.chunk_max, kept))
 
     def _gone(self, name: str, reason: str, *, for_good: bool = False) -> None:
         self.presence[name] = Presence(False, time.monotonic(), reason)

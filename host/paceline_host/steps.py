@@ -37,6 +37,26 @@ class RunFacts:
     energy_needed: bool
 
 
+@dataclass(frozen=True)
+class Reopened:
+    """Where a run stood when its host ended: what a machine goes on from. A round is open until its model is on disk.
+
+    `open_slices` are those of that round that are not counted yet; `lost` names (by index) the ones whose lease had
+    ended without a result.
+    """
+
+    round: int  # the last that was planned, 0 before the first
+    closed: bool
+    open_slices: tuple[Slice, ...]
+    lost: frozenset[int]
+    next_index: int
+    done: tuple[tuple[int, int], ...]  # (board, samples) counted in the open round
+    counted: frozenset[tuple[int, int]]  # (round, slice) that were counted, of the last two rounds at least
+    lives: int  # how often the run has been taken up, this time included
+    elapsed_s: float  # since the open round was planned, as far as a host lived
+    round_seconds: tuple[float, ...]  # makespans of the closed rounds
+
+
 # Events -------------------------------------------------------------------------------------------------------------
 
 
@@ -49,6 +69,7 @@ class Connected:
     agent_pid: int = 0
     agent_version: str = ""
     chunk_max: int = CHUNK_CEILING
+    kept: tuple[str, int, int] = ("", 0, 0)  # (run, round, slice) of a finished result that it holds
 
 
 @dataclass(frozen=True)

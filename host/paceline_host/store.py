@@ -18,6 +18,7 @@ from paceline.tasks import Task
 from paceline_host import checkpoint, records
 from paceline_host import machine as m
 from paceline_host.journal import Journal
+from paceline_host.recovery import RESUMED, Recovered, feed
 from paceline_host.reducer import Reducer, Refused
 
 
@@ -46,17 +47,23 @@ class Store(threading.Thread):
 
     def __init__(
         self, folder: Path, run: records.Run, boards: Sequence[records.Board], task: Task, clock: Callable[[], float],
-        wake: Callable[[], None],
+        wake: Callable[[], None], recovered: Recovered | None = None,
     ) -> None:  # fmt: skip
+        """Begin a run, or go on with one that was `recovered` from this folder."""
         super().__init__(name="store", daemon=True)
         self._folder, self._run, self._boards, self._task = folder, run, list(boards), task
         self._clock, self._wake = clock, wake
         self._inbox: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
         self._norms: dict[int, list[float]] = {}
-        self.model: bytes = task.initial()
-        self.model_sha256 = checkpoint.sha256(self.model)
         self._reducer = Reducer(task.manifest)
+        self._recovered = recovered
+        if recovered is not None:
+            self.model, self.model_sha256 = recovered.model, recovered.model_sha256
+            self._norms = {board: list(norms) for board, norms in recovered.norms.items()}
+            return
+        self.model = task.initial()
+        self.model_sha256 = checkpoint.sha256(self.model)
         Journal.create(folder, run, boards).close()  # here, so that a fault is the caller's at once
 
     def post(self, jobs: list[Job]) -> None:
@@ -71,14 +78,19 @@ class Store(threading.Thread):
         return out
 
     def finish(self) -> None:
-        """Let all batches be done and the journal be closed; call once."""
+        """Let all batches be done and the journal be closed; call once. Raises what made the last of them fail."""
         self._inbox.put(None)
         self.join()
+        for event in self.events():
+            if isinstance(event, StoreFailed):
+                raise event.error
 
     def run(self) -> None:
         """Work until told to finish. A failure is reported once and ends the work."""
         try:
             with Journal.open(self._folder, fsync=self._run.fsync) as self._journal:
+                if self._recovered is not None:
+                    self._take_up(self._recovered)
                 while (jobs := self._inbox.get()) is not None:
                     done: list[StoreEvent] = []
                     with self._journal.transaction():
@@ -91,6 +103,14 @@ class Store(threading.Thread):
         except Exception as error:  # whatever it is, the run must not wait for a store that is gone
             self._outbox.put(StoreFailed(error))
             self._wake()
+
+    def _take_up(self, recovered: Recovered) -> None:
+        if not recovered.machine.closed:
+            self._reducer.begin(self.model, self._run.budget)
+            feed(self._reducer, recovered.counted, recovered.skipped)
+        detail = {"life": recovered.machine.lives, "wall": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        number = None if recovered.machine.closed else recovered.machine.round
+        self._journal.take_up(records.Event(self._clock(), RESUMED, detail, number))
 
     # Jobs -----------------------------------------------------------------------------------------------------------
 
@@ -115,7 +135,7 @@ class Store(threading.Thread):
         assert upload is not None
         result, commit, board = action.result, action.commit, action.board
         history = self._norms.setdefault(board, [])
-        if checkpoint.sha256(upload) != commit.update_sha256:
+        if checkpoint.sha256(upload) != result.update_sha256:
             return [m.ResultRefused(board, result.lease, "the update does not match its hash")]
         verdict = self._reducer.verify(upload, self.model, result.steps, history)
         if isinstance(verdict, Refused):
@@ -127,7 +147,7 @@ class Store(threading.Thread):
             verdict="accepted", at_s=job.at_s, samples=result.samples, steps=result.steps,
             compute_us=result.compute_us, compute_uj=commit.compute_uj, compute_bound_uj=commit.bound_uj,
             energy_source=commit.energy_source, energy_flags=commit.energy_flags, overruns=result.overruns,
-            late_us=result.late_us, update_sha256=commit.update_sha256, update_norm=verdict.norm_per_step,
+            late_us=result.late_us, update_sha256=result.update_sha256, update_norm=verdict.norm_per_step,
             update_bytes=len(upload),
         )  # fmt: skip
         (fresh,) = self._journal.add_contributions([(row, upload)])
@@ -152,7 +172,7 @@ class Store(threading.Thread):
         e = action.energy
         self._journal.set_energy(
             records.Energy(
-                e.round, action.board, f"{e.session:016x}", e.compute_uj, e.wait_uj, e.transfer_uj, e.wasted_uj,
+                e.round, action.board, f"{e.window:016x}", e.compute_uj, e.wait_uj, e.transfer_uj, e.wasted_uj,
                 e.other_uj, e.total_uj, e.span_us, e.covered_us, e.bound_uj, e.source, e.flags,
             )
         )  # fmt: skip
@@ -182,7 +202,7 @@ class Store(threading.Thread):
         self.model = self._reducer.finish()
         self.model_sha256 = checkpoint.sha256(self.model)
         checkpoint.save(
-            self._folder / "checkpoints" / f"round-{action.round:05d}.safetensors", self._task.manifest, self.model,
+            checkpoint.path(self._folder, action.round), self._task.manifest, self.model,
             {"round": str(action.round), "run": self._run.run_id}, fsync=self._run.fsync,
         )  # fmt: skip
         began_s = time.perf_counter()
@@ -190,9 +210,14 @@ class Store(threading.Thread):
         self._journal.close_round(
             action.round, closed_s=job.at_s, model_sha256=self.model_sha256,
             evaluation_s=time.perf_counter() - began_s, loss=quality.loss, accuracy=quality.accuracy,
-            metric=quality.metric,
+            metric=quality.metric, flags=self._flags(action.round),
         )  # fmt: skip
         return [m.RoundDone(action.round, self.model_sha256)]
+
+    def _flags(self, number: int) -> str:
+        """A round that two lives of the host have worked on has a makespan that says little."""
+        old = self._recovered.machine if self._recovered is not None else None
+        return RESUMED if old is not None and not old.closed and old.round == number else ""
 
     def _end(self, job: Job) -> list[StoreEvent]:
         action = job.action

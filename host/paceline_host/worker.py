@@ -19,8 +19,11 @@ from paceline_host import machine as m
 from paceline_host.comparison import Comparison, Watcher
 from paceline_host.host_config import HostConfig
 from paceline_host.intake import taken
+from paceline_host.journal import JOURNAL
+from paceline_host.ledger import Ledger
 from paceline_host.operator_wire import DOCUMENT_BYTES
 from paceline_host.progress import Header
+from paceline_host.recovery import begun
 from paceline_host.server import Outcome, Server
 from paceline_host.tickets import Ticket
 from paceline_host.watch import board_views
@@ -53,6 +56,15 @@ class Where:
     policy: str = ""
     phase: str = ""
     since_s: float = 0.0
+
+
+def _begun_with(folder: Path) -> dict[str, str]:
+    """Return the boards over which a comparison was begun, name -> public key; empty: it was not begun yet."""
+    for run in sorted(path.parent for path in folder.glob(f"*/{JOURNAL}")):
+        if begun(run):
+            with Ledger(run) as ledger:
+                return {board.name: board.public_key for board in ledger.boards()}
+    return {}
 
 
 class Worker(threading.Thread):
@@ -117,7 +129,7 @@ class Worker(threading.Thread):
                 self._comparison = comparison
                 if self._told[0] == ticket.name:
                     comparison.stop(self._told[1])
-            boards, _ = self._config.read_peers()
+            boards = _begun_with(folder) or self._config.read_peers()[0]
             ok = comparison.work(folder, self._server, boards)
         finally:
             with self._lock:  # from here on a stop of this ticket does nothing, least of all to the next one

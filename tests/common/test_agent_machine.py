@@ -40,6 +40,7 @@ KIB = 1024
 SIZE = 96 * KIB  # three chunks at the floor
 CREDIT = 64 * KIB
 RANGES = ((0, 0, 10),)
+WINDOW = 8  # the nonce that follows the first session's
 TRAINER = m.TrainerReady("manifest", SIZE, 60, "linear", 42)
 ME = m.Identity("0.1.0", "machine", 41, 1 << 20, "modelled", True)
 
@@ -47,10 +48,10 @@ ME = m.Identity("0.1.0", "machine", 41, 1 << 20, "modelled", True)
 class Host:
     """The other end of one agent machine: a real session that checks what it hears, and a clock."""
 
-    def __init__(self, identity: m.Identity = ME) -> None:
+    def __init__(self, identity: m.Identity = ME, kept: m.Kept | None = None) -> None:
         nonces = itertools.count(7)
         self.now_s = 100.0
-        self.agent = m.AgentMachine(identity, lambda: next(nonces))
+        self.agent = m.AgentMachine(identity, lambda: next(nonces), kept)
         self.heard: list[Message] = []
         self.done: list[m.Action] = []
         self.pieces: list[tuple[int, int]] = []
@@ -103,7 +104,7 @@ class Host:
     def load(self) -> Host:
         """Bring the board to READY, the run begun."""
         self.welcome()
-        self.say(Load(self.nonce, "run", "pma", "linear", "{}", 1))
+        self.say(Load(self.nonce, "run", "pma", "linear", "{}", 1, False))
         self.event(TRAINER)
         self.say(Begin(self.nonce, "run"))
         return self
@@ -139,20 +140,20 @@ def test_a_whole_round_is_said_and_done_in_order() -> None:
     host = Host().uploaded()
     assert host.say(Answer(host.nonce, 5, "accepted", "")) == [m.Mark("wait")]
     assert host.say(RoundClosed(host.nonce, "run", 1)) == [m.Mark("other"), m.MeasureSplit("run", 1)]
-    split = Energy(1, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
+    split = Energy(1, 1, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
     host.event(m.SplitMeasured(split))
     assert host.say(End(host.nonce, "run", 1, "finished")) == [m.Mark("other"), m.MeasureSplit("run", 1)]
     assert kinds(host.heard) == [
         "hello", "ready", "taken", "credit", "result", "chunk", "chunk", "chunk", "commit", "energy",
     ]  # fmt: skip
-    assert host.heard[0] == Hello(7, 1, 1, "0.1.0", "machine", 1 << 20, 41)
+    assert host.heard[0] == Hello(7, 1, 1, "0.1.0", "machine", 1 << 20, 41, "", 0, 0)
     assert host.heard[1] == Ready(7, "run", "manifest", SIZE, 60, "linear", 42, "modelled", True)
-    assert host.heard[4] == Result(7, "run", 1, 0, 0, 5, 10, 3, 1000, 0, 0, "base", SIZE)
-    assert host.heard[8] == Commit(7, 5, "update", 1000, 10, "modelled", 0)
-    assert host.last() == Energy(7, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
+    assert host.heard[4] == Result(7, "run", 1, 0, 0, 5, 10, 3, 1000, 0, 0, "base", SIZE, "update", False)
+    assert host.heard[8] == Commit(7, 5, 1000, 10, "modelled", 0)
+    assert host.last() == Energy(7, WINDOW, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
     assert host.pieces == [(0, 32 * KIB), (32 * KIB, 64 * KIB), (64 * KIB, SIZE)]
     assert host.done[:8] == [
-        m.StartTrainer(Load(7, "run", "pma", "linear", "{}", 1)),
+        m.StartTrainer(Load(7, "run", "pma", "linear", "{}", 1, False)),
         m.OpenWindow("run"),
         m.Mark("transfer"),
         m.StoreBase(5, 0, None),
@@ -186,7 +187,7 @@ def test_work_from_a_model_that_is_not_there_is_declined(lost_by: str) -> None:
         host.event(m.TrainerGone("killed"))
         host.event(TRAINER)
     elif lost_by == "load":
-        host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1))
+        host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1, False))
         host.event(TRAINER)
     elif lost_by == "half of another":
         host.assign(6)
@@ -213,10 +214,10 @@ def test_unknown_joules_travel_as_none() -> None:
     host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
     host.say(Credit(host.nonce, 5, 32 * KIB, SIZE))
     host.event(m.Measured(5, None, None, "none", 4))
-    assert host.last() == Commit(7, 5, "update", None, None, "none", 4)
-    split = Energy(1, "run", 1, None, None, None, None, None, None, None, 9, 0, "none", 4)
+    assert host.last() == Commit(7, 5, None, None, "none", 4)
+    split = Energy(1, 1, "run", 1, None, None, None, None, None, None, None, 9, 0, "none", 4)
     host.event(m.SplitMeasured(split))
-    assert host.last() == Energy(7, "run", 1, None, None, None, None, None, None, None, 9, 0, "none", 4)
+    assert host.last() == Energy(7, WINDOW, "run", 1, None, None, None, None, None, None, None, 9, 0, "none", 4)
 
 
 @pytest.mark.parametrize("joules_first", [True, False])
@@ -313,7 +314,7 @@ def test_a_silent_host_is_left_after_patience_and_greeted_anew() -> None:
     (action,) = host.tick(0.1)
     assert action == m.Reconnect("no sign of life from the host for 30 s")
     assert host.hear(host.agent.restart(host.now_s)) == [m.StopWork(5), m.Void(5), m.Mark("wait")]
-    assert host.last() == Hello(8, 1, 1, "0.1.0", "machine", 1 << 20, 41)
+    assert host.last() == Hello(9, 1, 1, "0.1.0", "machine", 1 << 20, 41, "", 0, 0)
 
 
 def test_without_an_answer_to_hello_the_agent_sleeps_until_it_tries_again() -> None:
@@ -339,7 +340,7 @@ def test_at_every_wake_up_something_happens_or_the_next_one_is_later() -> None:
 
 def test_a_trainer_that_dies_is_started_again_a_few_times_and_then_no_more() -> None:
     host = Host().working()
-    load = Load(7, "run", "pma", "linear", "{}", 1)
+    load = Load(7, "run", "pma", "linear", "{}", 1, False)
     assert host.event(m.TrainerGone("killed by signal 9")) == [m.Void(5), m.Mark("wait"), m.StartTrainer(load)]
     assert host.last() == Failed(7, 0, "trainer-gone", "killed by signal 9")
     assert host.session.state is State.LOADING
@@ -356,13 +357,13 @@ def test_a_new_run_gives_the_trainer_its_lives_back() -> None:
     host = Host().load()
     for _ in range(m.TRAINER_LIVES):
         host.event(m.TrainerGone("again"))
-    assert host.say(Load(host.nonce, "next", "pma", "linear", "{}", 1)) != []
+    assert host.say(Load(host.nonce, "next", "pma", "linear", "{}", 1, False)) != []
     assert host.event(m.TrainerGone("again")) != []
 
 
 def test_a_trainer_that_cannot_load_says_why() -> None:
     host = Host().welcome()
-    host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1))
+    host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1, False))
     host.event(m.WorkFailed(0, "data", "no such folder"))
     assert host.last() == Failed(7, 0, "trainer-gone", "data: no such folder")
 
@@ -453,7 +454,7 @@ def test_the_agents_own_goodbye_is_said_only_where_somebody_hears_it() -> None:
 
 def test_the_trainers_late_answer_to_an_earlier_session_is_not_taken_for_this_ones() -> None:
     host = Host().welcome()
-    host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1))
+    host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1, False))
     host.hear(host.agent.restart(host.now_s))
     assert host.event(TRAINER) == []
     assert isinstance(host.last(), Hello)

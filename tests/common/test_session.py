@@ -36,20 +36,20 @@ from paceline.wire import (
 N = 7  # the session's nonce
 L = 5  # the present lease
 SAMPLES: dict[type[Message], Message] = {
-    Hello: Hello(N, 1, 1, "0.1.0", "m", 1 << 20, 100),
+    Hello: Hello(N, 1, 1, "0.1.0", "m", 1 << 20, 100, "", 0, 0),
     Ready: Ready(N, "r", "d", 40, 60, "linear", 101, "modelled", True),
     Taken: Taken(N, L),
     Ping: Ping(N, L, 3),
-    Result: Result(N, "r", 1, 0, 0, L, 10, 1, 1000, 0, 0, "b", 40),
+    Result: Result(N, "r", 1, 0, 0, L, 10, 1, 1000, 0, 0, "b", 40, "u", False),
     Chunk: Chunk(N, L, 0),
     Credit: Credit(N, L, 0, 40),
-    Commit: Commit(N, L, "u", None, None, "none", 0),
+    Commit: Commit(N, L, None, None, "none", 0),
     Failed: Failed(N, L, "oops", ""),
-    Energy: Energy(N, "r", 1, None, None, None, None, None, None, None, 0, 0, "none", 0),
+    Energy: Energy(N, 1, "r", 1, None, None, None, None, None, None, None, 0, 0, "none", 0),
     Bye: Bye(N, "done"),
     Welcome: Welcome(N, 1, 1, 1 << 18, 1 << 20, 2.0, 30.0),
     Reject: Reject(N, "version", "no"),
-    Load: Load(N, "r", "pma", "linear", "{}", 1),
+    Load: Load(N, "r", "pma", "linear", "{}", 1, False),
     Begin: Begin(N, "r"),
     Assign: Assign(N, "r", 1, 0, 0, L, 60.0, 32, ((0, 0, 10),), "b", 40),
     Pong: Pong(N, L, 60.0),
@@ -85,7 +85,7 @@ LAW: dict[str, dict[str, str | None]] = {
     "assigned": END | {"assign": None, "taken": "working", "chunk": None},
     "working": END | {"chunk": None, "credit": None, "result": "uploading"},
     "uploading": END | {"chunk": None, "credit": None, "commit": "judging"},
-    "judging": END | {"answer": "ready", "credit": None},
+    "judging": END | {"answer": "ready", "chunk": None, "credit": None},
     "closed": {},
 }
 

@@ -147,6 +147,20 @@ def kill_trainer(world: World, board: FakeBoard) -> None:
     board.kill_trainer()
 
 
+def restart_host(world: World, board: FakeBoard) -> None:
+    """The host is killed and started again; boards live on."""
+    world.restart_host()
+
+
+def restart_both(world: World, board: FakeBoard) -> None:
+    """The host is killed, and with it a board, which comes back."""
+    world.restart_host()
+    die_and_come_back(world, board)
+
+
+HARMS = [die, die_and_come_back, cut, kill_trainer, restart_host, restart_both]
+
+
 def points(world: World) -> list[tuple[str, str, str]]:
     """Return (when, who hears, kind) of all points of a faultless run of a world."""
     seen: list[tuple[str, str, str]] = []
@@ -187,7 +201,7 @@ def test_the_points_are_before_and_after_each_kind_of_message_of_a_run() -> None
 
 
 @pytest.mark.parametrize("notices", [True, False], ids=["noticed at once", "noticed by silence"])
-@pytest.mark.parametrize("harm", [die, die_and_come_back, cut, kill_trainer], ids=lambda harm: str(harm.__name__))
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: str(harm.__name__))
 def test_whatever_board_is_lost_at_whatever_step_each_sample_counts_once(harm: Harm, notices: bool) -> None:
     for point, where in enumerate(points(World(rounds=2))):
         world = started(harmed_at(World(rounds=2, notices=notices), point, harm))
@@ -206,11 +220,62 @@ def test_a_lost_board_that_comes_back_works_again_from_its_next_round_on() -> No
     assert 0 in by_round[3]
 
 
+@pytest.mark.parametrize(
+    "point",
+    [("after", "board", "credit"), ("before", "store", "result"), ("before", "board", "answer")],
+    ids=["as it is announced", "before it is stored", "stored, and the board does not know"],
+)
+def test_what_a_board_had_finished_when_the_host_died_is_offered_again_and_not_computed_again(
+    point: tuple[str, str, str],
+) -> None:
+    world = started(World(rounds=2))
+    died = False
+
+    def hook(world: World, *here: object) -> bool:
+        nonlocal died
+        if died or here[:3] != point or not world.started:
+            return True
+        died = True
+        world.restart_host()
+        return False
+
+    world.hook = hook
+    check_run(world, world.run())
+    assert died
+    assert world.dropped_by_boards == []
+    assert [work.round for board, work, _ in world.started if board == 0] == [1, 2], "board 0 worked twice"
+    assert not world.boards[0].voids, "its joules are wasted though they count"
+
+
+def test_an_upload_that_was_cut_goes_on_where_it_was() -> None:
+    world = started(World(rounds=1))
+    pieces: list[int] = []
+    cut_at = 0
+
+    def hook(world: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        nonlocal cut_at
+        if (when, who, kind) == ("after", "host", "chunk") and board.index == 0:
+            pieces.append(world.machine.boards[0].lease.receiver.have)  # type: ignore[union-attr]
+            if len(pieces) == 2:
+                cut_at = pieces[-1]
+                board.connect()
+        return True
+
+    world.hook = hook
+    check_run(world, world.run())
+    assert 0 < cut_at < MODEL_BYTES
+    assert pieces == sorted(set(pieces)), "some of the update came twice"
+    assert pieces[-1] == MODEL_BYTES
+    assert len([board for board, _, _ in world.started if board == 0]) == 1
+    assert world.ledger.said("back") == ["board-0 connected anew and offers its result again"]
+    assert not world.ledger.losses
+
+
 FAULTS = st.lists(
     st.tuples(
         st.integers(0, 300),
         st.integers(0, 2),
-        st.sampled_from([die, die_and_come_back, die_and_come_back, cut, cut, kill_trainer]),
+        st.sampled_from([die, die_and_come_back, die_and_come_back, cut, cut, kill_trainer, restart_host]),
     ),
     max_size=6,
 )

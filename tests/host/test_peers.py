@@ -19,7 +19,8 @@ TERMS = Terms(host_epoch=4, chunk_bytes=1 << 18, credit_bytes=1 << 20, heartbeat
 def hello(nonce: int, machine: str = "m", **changes: object) -> Hello:
     """Return a board's first message."""
     values = {"proto_min": 1, "proto_max": 1, "agent_version": "0.1.0", "chunk_max": 1 << 20, "pid": 9}
-    return Hello(nonce, machine=machine, **{**values, **changes})  # type: ignore[arg-type]
+    kept = {"kept_run": "", "kept_round": 0, "kept_slice": 0}
+    return Hello(nonce, machine=machine, **{**values, **kept, **changes})  # type: ignore[arg-type]
 
 
 def hear(peers: Peers, message: Message, board: str = "pi", now_s: float = 0.0) -> Heard:
@@ -61,7 +62,7 @@ def test_a_repeated_hello_changes_nothing() -> None:
 def test_messages_of_the_session_pass_to_the_run() -> None:
     peers = greeted()
     assert hear(peers, Ping(7, 0, 0)) == Heard(message=Ping(7, 0, 0))
-    peers.encode("pi", Load(7, "r", "pma", "linear", "{}", 1), 1.0)
+    peers.encode("pi", Load(7, "r", "pma", "linear", "{}", 1, False), 1.0)
     ready = Ready(7, "r", "d", 40, 60, "linear", 3, "modelled", True)
     assert hear(peers, ready).message == ready
 
@@ -120,7 +121,7 @@ def test_boards_do_not_share_sessions() -> None:
 def test_a_stale_lease_is_dropped_and_counted_and_only_a_commit_is_answered() -> None:
     peers = greeted(7)
     assert hear(peers, Taken(7, 3)) == Heard()
-    heard = hear(peers, Commit(7, 3, "u", 1, 1, "modelled", 0))
+    heard = hear(peers, Commit(7, 3, 1, 1, "modelled", 0))
     assert answered(heard) == Answer(7, 3, "stale", "this lease has ended")
     assert heard.message is None
     assert peers.dropped["stale-lease"] == 2

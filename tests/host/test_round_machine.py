@@ -90,7 +90,7 @@ class Script:
         """Let a board open a session."""
         self._nonce += 1
         session = Session(self._nonce, is_host=True, patience_s=30.0, now_s=self.now_s)
-        session.accept(Hello(self._nonce, 1, 1, "0.1.0", "m", 1 << 20, 9), self.now_s)
+        session.accept(Hello(self._nonce, 1, 1, "0.1.0", "m", 1 << 20, 9, "", 0, 0), self.now_s)
         session.send(Welcome(self._nonce, 1, 1, 1 << 15, 1 << 16, 2.0, 30.0), self.now_s)
         self.sessions[board] = session
         self.step(rm.Connected(board, session))
@@ -130,8 +130,9 @@ class Script:
         a = self.assignment(board)
         n = sum(end - begin for _, begin, end in a.ranges)
         plain = Result(
-            a.session, a.run, a.round, a.slice, a.attempt, a.lease, n, 1, 1000 * n, 0, 0, a.base_sha256, MODEL_BYTES
-        )
+            a.session, a.run, a.round, a.slice, a.attempt, a.lease, n, 1, 1000 * n, 0, 0, a.base_sha256, MODEL_BYTES,
+            "u", False,
+        )  # fmt: skip
         self.says(board, dataclasses.replace(plain, **changes))  # type: ignore[arg-type]
 
     def upload(self, board: int, until: int = MODEL_BYTES) -> None:
@@ -143,7 +144,7 @@ class Script:
     def commit(self, board: int, joules_uj: int | None = 5000) -> None:
         """Let a board say COMMIT."""
         a = self.assignment(board)
-        self.says(board, Commit(a.session, a.lease, "u", joules_uj, joules_uj, "modelled", 0))
+        self.says(board, Commit(a.session, a.lease, joules_uj, joules_uj, "modelled", 0))
 
     def work(self, board: int) -> None:
         """Let a board do all of its present assignment; the store has not judged it yet."""
@@ -155,7 +156,7 @@ class Script:
     def energy(self, board: int) -> None:
         """Let a board report its joules."""
         nonce = self.sessions[board].nonce
-        self.says(board, Energy(nonce, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0))
+        self.says(board, Energy(nonce, 1, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0))
 
     def begin(self) -> Script:
         """Let all boards get ready, and the first plan reach the disk."""

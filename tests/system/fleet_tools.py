@@ -154,6 +154,12 @@ class Bench:
         self.programs.append(program)
         return program
 
+    def start_python(self, name: str, *argv: str | Path) -> Program:
+        """Start a Python program of ours."""
+        program = Program(self, name, [sys.executable, *argv])
+        self.programs.append(program)
+        return program
+
     def call(self, *argv: str | Path) -> Program:
         """Run a program to its end."""
         program = self.start(f"call-{len(self.programs)}", *argv)

@@ -69,7 +69,7 @@ class RawPeer:
 
     def hello(self) -> wire.Welcome:
         """Open the session."""
-        self.send(wire.Hello(self.session, wire.PROTOCOL, wire.PROTOCOL, "raw", "raw-machine", 1 << 18, 1))
+        self.send(wire.Hello(self.session, wire.PROTOCOL, wire.PROTOCOL, "raw", "raw-machine", 1 << 18, 1, "", 0, 0))
         return self.hear(wire.Welcome)
 
     def ready(self) -> None:
@@ -97,13 +97,13 @@ class RawPeer:
         result = {
             "session": self.session, "run": assign.run, "round": assign.round, "slice": assign.slice,
             "attempt": assign.attempt, "lease": assign.lease, "samples": samples, "steps": 5, "compute_us": 100_000,
-            "overruns": 0, "late_us": 0, "base_sha256": assign.base_sha256, "update_bytes": len(update), **changed,
+            "overruns": 0, "late_us": 0, "base_sha256": assign.base_sha256, "update_bytes": len(update),
+            "update_sha256": hashlib.sha256(update).hexdigest(), "again": False, **changed,
         }  # fmt: skip
         self.send(wire.Result(**result))  # type: ignore[arg-type]
         self.send(wire.Chunk(self.session, assign.lease, 0), update)
-        self.commit(assign.lease, update)
+        self.commit(assign.lease)
 
-    def commit(self, lease: int, update: bytes) -> None:
+    def commit(self, lease: int) -> None:
         """Claim that the whole update of a lease is there."""
-        digest = hashlib.sha256(update).hexdigest()
-        self.send(wire.Commit(self.session, lease, digest, 300_000, 0, "modelled", 0))
+        self.send(wire.Commit(self.session, lease, 300_000, 0, "modelled", 0))

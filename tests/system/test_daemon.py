@@ -259,7 +259,7 @@ def test_a_daemon_that_is_stopped_in_a_run_ends_in_order_and_its_queue_lives_on(
     daemon.make_board("a")
     host = daemon.start()
     agent = daemon.agent("a")
-    active = daemon.submit("active", {**LONG, "rounds": 30})
+    active = daemon.submit("active", {**LONG, "rounds": 12})
     waiting = daemon.submit("waiting", TWO_ROUNDS)
     until("it to work", lambda: daemon.is_active(active, 2))
     watch = daemon.bench.start("watch", "paceline", "watch", "--host", "h")
@@ -275,9 +275,18 @@ def test_a_daemon_that_is_stopped_in_a_run_ends_in_order_and_its_queue_lives_on(
     with daemon.ledger(f"{active}/equal") as ledger:
         assert ledger.verify().faults == ()
 
+    daemon.make_board("new")  # which is for later experiments: a run goes on with the boards it was begun with
     again = daemon.start()
     again.says(f"taken up from before: {active}, {waiting}")
+    daemon.agent("new")
     until("the queue to be done", lambda: daemon.state(waiting) == "finished")
+    assert daemon.state(active) == "finished"
+    with daemon.ledger(f"{active}/equal") as ledger:
+        assert ledger.verify().faults == ()
+        assert [r.closed_s is not None for r in ledger.rounds()] == [True] * 12
+        assert [board.name for board in ledger.boards()] == ["a"]
+    with daemon.ledger(f"{waiting}/equal") as ledger:
+        assert [board.name for board in ledger.boards()] == ["a", "new"]
     assert agent.process.poll() is None, "it came back by itself"
     again.signal(signal.SIGINT)
     assert again.ends() == 130, again.err

@@ -22,7 +22,7 @@ from paceline_host.peers import Peers, Terms
 from paceline_host.server import Server
 
 DEADLINE_S = 20.0
-HELLO = wire.encode(Hello(7, wire.PROTOCOL, wire.PROTOCOL, "x", "m", 1 << 20, 1))
+HELLO = wire.encode(Hello(7, wire.PROTOCOL, wire.PROTOCOL, "x", "m", 1 << 20, 1, "", 0, 0))
 
 
 class Host:

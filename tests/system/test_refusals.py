@@ -81,7 +81,7 @@ def test_nonsense_and_poison_from_a_valid_key_cost_the_others_nothing(bench: Ben
             assign, model_bytes = evil.take()
             poison = poison or model_bytes
             nan = struct.pack("<f", float("nan")) * (poison // 4)
-            evil.commit(assign.lease + 1000, nan)
+            evil.commit(assign.lease + 1000)
             stale = evil.hear(wire.Answer)
             assert (stale.verdict, stale.lease) == ("stale", assign.lease + 1000)
             evil.upload(assign, nan)

@@ -18,6 +18,9 @@ def program() -> Program:
         "Train one model over unequal boards: a fixed sample budget, re-divided by measurement."
         " Every round is planned from measured seconds and joules.",
     )
-    for add in (run.add, report.add_runs, report.add_report, host.add, operate.add, data.add, bench.add, keys.add):
+    for add in (
+        run.add, run.add_resume, report.add_runs, report.add_report, host.add, operate.add,
+        data.add, bench.add, keys.add,
+    ):  # fmt: skip
         add(made)
     return made

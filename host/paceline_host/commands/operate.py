@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.commandline import Program
+from paceline.commandline import Program, UsageError
 from paceline.errors import SettingsError
 from paceline.talk import Talk
 
@@ -67,6 +67,10 @@ def add_host(parser: argparse.ArgumentParser) -> None:
 
 def submit(arguments: argparse.Namespace, talk: Talk) -> int:
     """`paceline run --host`: hand the experiment over, and watch it unless told otherwise."""
+    if not arguments.host:
+        raise UsageError("paceline run: error: --detach needs --host: without a daemon nobody would go on")
+    if arguments.replay_reports is not None:
+        raise UsageError("paceline run: error: --replay-reports is for runs without --host: it names a folder here")
     path: Path = arguments.experiment
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`paceline run`: an experiment file over its fleet."""
+"""`paceline run` and `paceline resume`: an experiment over its fleet."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import argparse
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.commandline import Program
+from paceline.errors import StorageError
 from paceline.talk import Talk
 from paceline_host.commands import operate
+
+if TYPE_CHECKING:
+    from paceline_host.comparison import Comparison
 
 
 def add(program: Program) -> None:
@@ -39,6 +44,7 @@ def add(program: Program) -> None:
         help="where run folders are made (default: runs)",
     )
     add_set(parser)
+    add_replay(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
     operate.add_host(parser)
@@ -52,18 +58,71 @@ def add_set(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_resume(program: Program) -> None:
+    """Register the command."""
+    parser = program.command(
+        "resume",
+        _resume,
+        "go on with what was interrupted",
+        about="Goes on from the journal, wherever the run was interrupted or its host killed: what was counted stays"
+        " counted, the open round is finished, runs of the comparison that had not begun are begun. The folder's"
+        " own experiment.toml says how.",
+        examples=[
+            ("paceline resume runs/demo-001", "every run of the comparison that is not finished"),
+            ("paceline resume runs/demo-001/time", "that run alone"),
+        ],
+        exits=(3, 4, 5, 9, 10),
+    )
+    parser.add_argument("run", type=Path, metavar="FOLDER", help="folder of a comparison, or of one run in it")
+    add_replay(parser)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
+
+
+def add_replay(parser: argparse.ArgumentParser) -> None:
+    """Add the option that makes adaptive policies repeatable."""
+    parser.add_argument(
+        "--replay-reports",
+        type=Path,
+        metavar="FOLDER",
+        help="plan from the seconds and joules that this finished comparison of the same experiment measured, instead"
+        " of from this run's own: the same plans, and so the same model, bit for bit",
+    )
+
+
 def _run(arguments: argparse.Namespace, talk: Talk) -> int:
-    if arguments.host:
+    if arguments.host or arguments.detach:
         return operate.submit(arguments, talk)
-    from paceline_host.commands.report import print_report
     from paceline_host.comparison import Comparison, new_folder
-    from paceline_host.embedded import run_embedded
     from paceline_host.experiment import load_experiment
     from paceline_host.watch import watcher
 
     experiment = load_experiment(arguments.experiment, arguments.set)
-    comparison = Comparison(experiment, watcher(experiment, talk, quiet=arguments.quiet))
-    folder = new_folder(arguments.runs_dir, arguments.experiment.stem)
+    watch = watcher(experiment, talk, quiet=arguments.quiet)
+    comparison = Comparison(experiment, watch, arguments.replay_reports)
+    return _work(comparison, new_folder(arguments.runs_dir, arguments.experiment.stem), arguments.json, talk)
+
+
+def _resume(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline_host.commands.report import print_report
+    from paceline_host.comparison import Comparison, load_folder
+    from paceline_host.watch import watcher
+
+    folder, experiment = load_folder(arguments.run)
+    watch = watcher(experiment, talk, quiet=arguments.quiet)
+    comparison = Comparison(experiment, watch, arguments.replay_reports)
+    if not comparison.left(folder):
+        talk(f"{folder}: every run is finished, nothing is left to do")
+        print_report(folder, arguments.json, talk)
+        return 0
+    return _work(comparison, folder, arguments.json, talk)
+
+
+def _work(comparison: Comparison, folder: Path, as_json: bool, talk: Talk) -> int:
+    """Work through a comparison, print its report; Ctrl-C ends it in order, a second one at once."""
+    from paceline_host.commands.report import print_report
+    from paceline_host.embedded import run_embedded
+
     interrupts: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:
@@ -74,12 +133,17 @@ def _run(arguments: argparse.Namespace, talk: Talk) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
-    complete = run_embedded(comparison, folder, talk)
+    try:
+        complete = run_embedded(comparison, folder, talk)
+    except StorageError as error:
+        if not any(folder.glob("*/journal.sqlite")):
+            raise
+        raise StorageError(f"{error}; then go on with: paceline resume {folder}") from error
     if interrupts and not any(folder.glob("*/journal.sqlite")):
         talk.warning(f"interrupted before the first run began; {folder} holds no run", event="interrupted")
         return 128 + interrupts[0]
-    print_report(folder, arguments.json, talk)
+    print_report(folder, as_json, talk)
     if interrupts:
-        talk.warning(f"interrupted; what was finished is in {folder}", event="interrupted")
+        talk.warning(f"interrupted; to go on: paceline resume {folder}", event="interrupted")
         return 128 + interrupts[0]
     return 0 if complete else 9

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a run's folder to where it stood: its journal and checkpoints are all there is to know. Writes nothing.
+
+What equals what after a resume: DECISIONS 1. A policy's memory is not stored but replayed, from the same calls in the
+same order, so that what it learned and what the journal says cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import RunError, StorageError
+from paceline.tasks import Task
+from paceline_host import checkpoint, records
+from paceline_host.journal import has_journal, is_held
+from paceline_host.ledger import Ledger
+from paceline_host.planner import Planner
+from paceline_host.reducer import NORM_HISTORY, Reducer
+from paceline_host.steps import Reopened
+
+RESUMED = "resumed"  # kind of the event that begins each further life of a run
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A run as its journal has it. `model` is the base of the open round, or of the next one."""
+
+    run: records.Run
+    boards: tuple[records.Board, ...]
+    machine: Reopened
+    model: bytes
+    model_sha256: str
+    clock_s: float  # the last instant that was journaled
+    norms: Mapping[int, list[float]]  # by board, of its last accepted updates
+    counted: tuple[tuple[int, int, bytes], ...]  # (slice, samples, update) of the open round
+    skipped: tuple[int, ...]  # slices of the open round that were dealt again
+
+    @property
+    def finished(self) -> bool:
+        """It came to its end; there is nothing to go on with."""
+        return self.run.ended is not None and bool(self.run.ended.get("ok"))
+
+
+def recover(folder: Path, task: Task, say: Callable[[str], None]) -> Recovered:
+    """Read a run that a host has left. Raises StorageError when it is still being written, or damaged beyond help."""
+    if is_held(folder):
+        raise StorageError(f"{folder}: a process is still writing this run; end it, or wait until it has ended")
+    with Ledger(folder) as ledger:
+        run, rounds = ledger.run, ledger.rounds()
+        if run.samples != task.samples:
+            raise StorageError(
+                f"{folder}: was begun with {run.samples} samples, the task now has {task.samples}; restore its data set"
+            )
+        closed = [r for r in rounds if r.closed_s is not None]
+        base = closed[-1].round if closed else 0
+        model = _model_after(folder, ledger, task, base, say)
+        open_round = rounds[-1].round if rounds and rounds[-1].closed_s is None else 0
+        counted = [(c.slice, c.samples, ledger.update(c)) for c in ledger.contributions(open_round, "accepted")]
+        return Recovered(
+            run, tuple(ledger.boards()), _reopened(ledger, rounds, open_round), model, checkpoint.sha256(model),
+            _last_instant_s(ledger, rounds), _norms(ledger), tuple(counted),
+            tuple(sorted({s.redealt_from for s in ledger.slices(open_round) if s.redealt_from is not None})),
+        )  # fmt: skip
+
+
+def begun(folder: Path) -> bool:
+    """Tell whether a run's folder holds more than what a host leaves that dies while making it."""
+    return has_journal(folder)
+
+
+def replay(planner: Planner, folder: Path) -> None:
+    """Teach a fresh planner what the run's own had learned. Raises RunError when it would have planned otherwise."""
+    with Ledger(folder) as ledger:
+        for row in ledger.rounds():
+            planned = [s for s in ledger.slices(row.round) if s.redealt_from is None]
+            shares = planner.plan([s.board for s in planned])
+            if shares != [s.samples for s in planned]:
+                raise RunError(
+                    f"{folder}: this version of paceline plans round {row.round} in another way than the journal says; "
+                    "go on with the version that began the run"
+                )
+            for c in sorted(ledger.contributions(row.round, "accepted"), key=lambda c: c.lease):
+                planner.observe(c.board, *_report(c))
+
+
+class Reported:
+    """A planner that believes the reports of another run instead of those of this one (`--replay-reports`)."""
+
+    def __init__(self, planner: Planner, folder: Path) -> None:
+        """Read that run's journal. Raises StorageError."""
+        self._planner, self._folder = planner, folder
+        self.plan = planner.plan
+        self.seconds_per_sample = planner.seconds_per_sample
+        self._reports: dict[int, list[tuple[float, float | None, int]]] = defaultdict(list)
+        with Ledger(folder) as ledger:
+            for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: (c.round, c.lease)):
+                self._reports[c.board].append(_report(c))
+
+    def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        """Take the other run's next report of this board. Raises RunError where the two runs differ."""
+        if not self._reports[board] or self._reports[board][0][2] != samples:
+            raise RunError(
+                f"{self._folder}: has no report of board {board} over {samples} samples at this place; reports can be "
+                "replayed only into the same experiment over the same boards"
+            )
+        self._planner.observe(board, *self._reports[board].pop(0))
+
+
+def _report(row: records.Contribution) -> tuple[float, float | None, int]:
+    return row.compute_us * 1e-6, None if row.compute_uj is None else row.compute_uj * 1e-6, row.samples
+
+
+def _reopened(ledger: Ledger, rounds: Sequence[records.Round], open_round: int) -> Reopened:
+    slices = ledger.slices(open_round)
+    rows = ledger.contributions(open_round)
+    accepted = {c.slice for c in rows if c.verdict == "accepted"}
+    redealt = {s.redealt_from for s in slices}
+    left = tuple(s for s in slices if s.index not in accepted and s.index not in redealt)
+    number = rounds[-1].round if rounds else 0
+    recent = [c for r in (number - 1, number) for c in ledger.contributions(r, "accepted")]
+    elapsed_s = max(0.0, _last_instant_s(ledger, rounds) - rounds[-1].planned_s) if open_round else 0.0
+    if open_round and not left:
+        elapsed_s = max(c.at_s for c in rows) - rounds[-1].planned_s
+    return Reopened(
+        round=number, closed=not open_round, open_slices=left, lost=frozenset(c.slice for c in rows) - accepted,
+        next_index=len(slices), done=tuple((c.board, c.samples) for c in rows if c.verdict == "accepted"),
+        counted=frozenset((c.round, c.slice) for c in recent), lives=len(ledger.events(RESUMED)) + 1,
+        elapsed_s=elapsed_s, round_seconds=tuple(r.makespan_s for r in rounds if r.makespan_s is not None),
+    )  # fmt: skip
+
+
+def _last_instant_s(ledger: Ledger, rounds: Sequence[records.Round]) -> float:
+    instants = [r.planned_s for r in rounds] + [r.closed_s for r in rounds if r.closed_s is not None]
+    instants += [c.at_s for c in ledger.contributions()] + [e.at_s for e in ledger.events()]
+    return max(instants, default=0.0)
+
+
+def _norms(ledger: Ledger) -> dict[int, list[float]]:
+    norms: dict[int, list[float]] = defaultdict(list)
+    for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: (c.round, c.lease)):
+        if c.update_norm is not None:
+            norms[c.board].append(c.update_norm)
+    return {board: history[-NORM_HISTORY:] for board, history in norms.items()}
+
+
+def _model_after(folder: Path, ledger: Ledger, task: Task, number: int, say: Callable[[str], None]) -> bytes:
+    """Return the model that round `number` left: from its checkpoint, or, where that is damaged, made anew."""
+    if number == 0:
+        return task.initial()
+    path = checkpoint.path(folder, number)
+    row = next(r for r in ledger.rounds() if r.round == number)
+    try:
+        model, digest = checkpoint.load(path, task.manifest)
+        if digest == row.model_sha256:
+            return model
+        why = f"{path}: is not the model that the journal names"
+    except StorageError as error:
+        why = str(error)
+    say(f"{why}; making it anew from the round before and the updates in the journal")
+    reducer = Reducer(task.manifest)
+    reducer.begin(_model_after(folder, ledger, task, number - 1, say), ledger.run.budget)
+    feed(
+        reducer,
+        [(c.slice, c.samples, ledger.update(c)) for c in ledger.contributions(number, "accepted")],
+        {s.redealt_from for s in ledger.slices(number) if s.redealt_from is not None},
+    )
+    model = reducer.finish()
+    if checkpoint.sha256(model) != row.model_sha256:
+        raise StorageError(
+            f"{path}: is damaged, and what the journal holds of round {number} does not make the same model; restore "
+            "the folder, or begin a new run"
+        )
+    return model
+
+
+def feed(reducer: Reducer, counted: Sequence[tuple[int, int, bytes]], skipped: Sequence[int] | set[int]) -> None:
+    """Give a round's reducer what the journal has of it."""
+    for index in skipped:
+        reducer.skip(index)
+    for index, samples, update in counted:
+        reducer.add(index, samples, update)

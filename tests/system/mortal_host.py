@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`paceline` that kills itself at a chosen point, or lists the points it passes. A program, started by tests.
+
+    python mortal_host.py LIST|POINT|full@POINT FILE paceline-arguments...
+
+A point is an event of the host and how often it has happened: "commit:3" (about to commit for the third time),
+"committed:3", "said:assign:1", "heard:result:2". With LIST each is appended to FILE as it goes by; at POINT the process
+gets SIGKILL, which nothing can catch, and FILE has the point's name; at full@POINT the disk that holds FILE is filled
+to the last byte by FILE, and the process goes on. No report is made: it is not what is tried here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from paceline import wire
+from paceline_host import checkpoint, journal
+from paceline_host.cli import main
+from paceline_host.commands import report
+from paceline_host.journal import Journal
+from paceline_host.link import HostLink
+from paceline_host.server import Server
+
+TARGET, FILE = sys.argv[1], sys.argv[2]
+seen: Counter[str] = Counter()
+
+
+def passing(event: str) -> None:
+    """Count an event; die here if this is the point."""
+    seen[event] += 1
+    point = f"{event}:{seen[event]}"
+    if TARGET in ("LIST", point):
+        with open(FILE, "a", encoding="utf-8") as file:
+            file.write(point + "\n")
+    if point == TARGET:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if f"full@{point}" == TARGET:
+        fill()
+
+
+def fill() -> None:
+    """Take all room on the disk."""
+    with open(FILE, "ab", buffering=0) as file:
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+def patch() -> None:
+    """Let the journal and the link tell what they do."""
+    transaction, send_to, hear = Journal.transaction, HostLink.send_to, Server._hear
+    append, save = Journal._append, checkpoint.save
+
+    @contextmanager
+    def watched(journal: Journal) -> Iterator[None]:
+        inner = journal._inside
+        with transaction(journal):
+            yield
+            if not inner:
+                passing("commit")
+        if not inner:
+            passing("committed")
+
+    def said(link: HostLink, route: bytes, header: bytes, payload: Any = b"") -> bool:
+        sent = send_to(link, route, header, payload)
+        passing(f"said:{wire.decode(header, wire.FROM_HOST).kind}")
+        return sent
+
+    def heard(server: Server, arrival: Any) -> None:
+        kind = wire.decode(arrival.header, wire.FROM_AGENT).kind
+        hear(server, arrival)
+        passing(f"heard:{kind}")
+
+    def appended(store: Journal, view: memoryview) -> int:
+        passing("spool")
+        return append(store, view)
+
+    def saved(*arguments: Any, **more: Any) -> str:
+        passing("checkpoint")
+        return save(*arguments, **more)
+
+    replaced: dict[str, tuple[type, Callable[..., Any]]] = {
+        "transaction": (Journal, watched), "send_to": (HostLink, said), "_hear": (Server, heard),
+        "_append": (Journal, appended),
+    }  # fmt: skip
+    checkpoint.save = saved
+    journal.BLOB_BYTES = 16  # the smallest model goes through the spool
+    report.print_report = lambda folder, as_json, talk: None
+    for name, (cls, function) in replaced.items():
+        setattr(cls, name, function)
+
+
+if __name__ == "__main__":
+    patch()
+    sys.exit(main(sys.argv[3:]))

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host that is killed at every point of a run: what was counted stays counted, and the end is that of an unbroken
+run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from paceline_host.journal import has_journal
+from paceline_host.ledger import Ledger
+from paceline_host.records import Contribution
+
+from .fleet_tools import Bench, Declared
+
+MORTAL = Path(__file__).parent / "mortal_host.py"
+KILLED = -9
+RUN = {"rounds": 2, "budget": 24, "policies": ["equal"]}
+EVERY = 1 if os.environ.get("PACELINE_KILL_POINTS") == "all" else 4  # of the loop over all points; CI tries each one
+BOARDS = {"fast": Declared(speed=4.0), "middle": Declared(speed=2.0), "slow": Declared(speed=1.0)}
+
+
+def mortal(bench: Bench, target: str, file: Path, *arguments: str | Path) -> int:
+    """Run the host that kills itself at `target`; return its exit status."""
+    name = f"mortal-{file.stem}-{len(bench.programs)}-{arguments[0]}"
+    program = bench.start_python(name, MORTAL, target, file, *arguments, "--quiet")
+    return program.ends()
+
+
+def models(folder: Path) -> list[str | None]:
+    """Return the hashes of the models that the rounds left, after checking the ledger's laws."""
+    with Ledger(folder) as ledger:
+        proof = ledger.verify()
+        assert proof.ok, proof.faults
+        assert ledger.run.ended is not None
+        assert ledger.run.ended["ok"], ledger.run.ended
+        return [row.model_sha256 for row in ledger.rounds()]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str | None]]:
+    """Return the points that a run passes, and its models."""
+    with Bench(tmp_path_factory.mktemp("unbroken")) as bench:
+        experiment = bench.experiment("exp", RUN, fleet={"kind": "local", "profile": bench.profile(BOARDS)})
+        listed = bench.folder / "points"
+        assert mortal(bench, "LIST", listed, "run", experiment, "--runs-dir", bench.folder / "runs") == 0
+        return listed.read_text(encoding="utf-8").split(), models(bench.folder / "runs" / "exp-001" / "equal")
+
+
+def counted(folder: Path) -> set[Contribution]:
+    """Return what the journal has accepted, if there is a journal yet."""
+    if not has_journal(folder):
+        return set()
+    with Ledger(folder) as ledger:
+        return set(ledger.contributions(verdict="accepted"))
+
+
+def kill_and_resume(
+    folder: Path, points: Sequence[str], *arguments: str | Path, policy: str = "equal", rounds: int = 2
+) -> list[str | None]:
+    """Kill the host at a point, its resumed lives at the further ones; let the last live on. Return the models."""
+    with Bench(folder) as bench:
+        plain = {**RUN, "rounds": rounds, "policies": [policy]}
+        experiment = bench.experiment("exp", plain, fleet={"kind": "local", "profile": bench.profile(BOARDS)})
+        runs = folder / "runs"
+        kept: set[Contribution] = set()
+        run = runs / "exp-001"
+        command: list[str | Path] = ["run", experiment, "--runs-dir", runs]
+        for point in points:
+            died = folder / f"died-{point.replace(':', '-')}"
+            assert mortal(bench, point, died, *command, *arguments) == KILLED, f"never came to {point}"
+            assert died.read_text(encoding="utf-8") == f"{point}\n"
+            assert kept <= counted(run / policy)
+            kept = counted(run / policy)
+            command = ["resume", run]
+        assert mortal(bench, "NEVER", folder / "none", *command, *arguments) == 0
+        assert kept <= counted(run / policy), "what was counted did not stay counted"
+        return models(run / policy)
+
+
+def test_killed_at_every_write_and_after_every_message_a_run_resumes_to_the_same_model(
+    unbroken: tuple[list[str], list[str | None]], tmp_path: Path
+) -> None:
+    points, wanted = unbroken
+    points = points[::EVERY]
+    kinds = {point.rpartition(":")[0] for point in points}
+    assert len(kinds) > 12, kinds
+
+    def outcome(point: str) -> str:
+        try:
+            got = kill_and_resume(tmp_path / point.replace(":", "-"), [point])
+        except AssertionError as error:
+            return f"{point}: {error}"
+        return "" if got == wanted else f"{point}: other models: {got} instead of {wanted}"
+
+    with ThreadPoolExecutor(2) as pool:
+        faults = [text for text in pool.map(outcome, points) if text]
+    assert not faults, f"{len(faults)} of {len(points)} points:\n" + "\n".join(faults)
+
+
+def test_a_host_that_is_killed_again_and_again_comes_to_the_same_end(
+    unbroken: tuple[list[str], list[str | None]], tmp_path: Path
+) -> None:
+    kills = ["committed:1", "said:assign:2", "heard:commit:1", "commit:3", "said:answer:1", "committed:2"]
+    assert kill_and_resume(tmp_path, kills) == unbroken[1]
+
+
+def test_a_finished_result_outlives_host_and_agent_and_is_not_computed_again(tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, ["heard:commit:2"], rounds=1)
+    home = tmp_path / "runs" / "exp-001"
+    with Ledger(home / "equal") as ledger:
+        leases = {board.name: c.lease for board in ledger.boards() for c in ledger.contributions(verdict="accepted")
+                  if c.board == board.board}  # fmt: skip
+    again = 1 << 32  # leases of a host's second life
+    computed = {
+        name: json.loads((home / "fleet" / name / "state" / "result.json").read_text(encoding="utf-8"))["lease"]
+        for name in leases
+    }
+    offered = [name for name in leases if leases[name] > again > computed[name]]
+    assert offered, f"accepted under {leases}, computed under {computed}"
+
+
+def test_with_replayed_reports_an_adaptive_run_that_was_killed_gives_the_same_model_bit_for_bit(tmp_path: Path) -> None:
+    wanted = kill_and_resume(tmp_path / "first", [], policy="time", rounds=4)
+    reports = tmp_path / "first" / "runs" / "exp-001"
+    again = kill_and_resume(tmp_path / "again", [], "--replay-reports", reports, policy="time", rounds=4)
+    killed = kill_and_resume(
+        tmp_path / "killed", ["said:answer:5", "committed:4"], "--replay-reports", reports, policy="time", rounds=4
+    )
+    assert again == wanted
+    assert killed == wanted
+    with Ledger(tmp_path / "killed" / "runs" / "exp-001" / "time") as ledger:
+        assert [row.round for row in ledger.rounds() if row.flags == "resumed"], "no round was cut in two"
