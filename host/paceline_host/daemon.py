@@ -7,18 +7,16 @@ clerk (checks what is submitted, which may load torch). They meet in queues and 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import queue
 import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import KeyFileError, LocalProtocolError, PacelineError, RemoteProtocolError, StorageError
+from paceline.errors import KeyFileError, LocalProtocolError, RemoteProtocolError, StorageError
 from paceline.keys import fingerprint
 from paceline.talk import Talk
 from paceline.version import VERSION
@@ -28,11 +26,11 @@ from paceline_host.desk import Caller, Desk
 from paceline_host.embedded import terms
 from paceline_host.experiment import RunSettings
 from paceline_host.host_config import HostConfig
-from paceline_host.intake import take_in
+from paceline_host.intake import Cleared, Clerk
+from paceline_host.keyring import Admitted, Keyring, changed
 from paceline_host.link import Arrival, HostLink
 from paceline_host.notify import notify
 from paceline_host.peers import Peers
-from paceline_host.runs import list_runs
 from paceline_host.server import Server
 from paceline_host.tickets import Ticket
 from paceline_host.worker import News, Over, Worker
@@ -40,7 +38,6 @@ from paceline_host.worker import News, Over, Worker
 BEAT_S = 1.0  # who watches hears something at least so often
 KEYS_S = 1.0  # how often the key folders are looked at
 END_S = 10.0  # what the end of a run may take beyond its own deadline, for the last checkpoint
-MANY_RUNS = 2000  # more do not fit into a message; the newest are told
 
 
 @dataclass(frozen=True)
@@ -59,16 +56,7 @@ class _Lost:
     caller: Caller
 
 
-@dataclass(frozen=True)
-class _Cleared:
-    """The clerk is done with a request: a ticket to queue, or a message to send."""
-
-    caller: Caller
-    request: int
-    result: Ticket | w.Message
-
-
-_Event = _Asked | _Lost | _Cleared | News | Over | None
+_Event = _Asked | _Lost | Cleared | News | Over | None
 
 
 class Daemon:
@@ -78,7 +66,6 @@ class Daemon:
         self._config, self._talk = config, talk
         self._runs_dir = Path(config.runs_dir)
         self._inbox: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._clerks: queue.SimpleQueue[tuple[Caller, w.Message] | None] = queue.SimpleQueue()
         self._desk = Desk(lambda name: tickets.find(self._runs_dir, name))
         self._signals: list[int] = []
         self._beat_s = self._looked_s = 0.0
@@ -93,24 +80,25 @@ class Daemon:
             signal.signal(number, self._interrupt)
         with ExitStack() as life:
             keys = config.read_keys()
-            self._seen, (self._boards, self._operators) = self._key_files(), config.read_peers()
+            self._keyring = Keyring(config)
+            boards, operators = self._keyring.peers.boards, self._keyring.peers.operators
             self._key = fingerprint(keys.public)
-            self._link = HostLink(config.listen, keys, self._boards, self._talk, self._operators)
+            self._link = HostLink(config.listen, keys, boards, self._talk, operators)
             life.callback(self._link.close)
-            life.enter_context(_held(self._runs_dir))
+            life.enter_context(tickets.held(self._runs_dir))
             settings = RunSettings(1, 1, patience_s=config.patience_s, chunk_bytes=config.chunk_bytes)
             self._server = Server(self._link, Peers(terms(settings)), None, self._talk)
             self._server.on_operator = self._hear
             self._worker = Worker(config, self._server, self._talk, self._inbox.put)
-            self._recover()
+            self._clerk = Clerk(config, self._recover() + 1, self._inbox.put)
             self._began_s = time.monotonic()
             self._server.start()
             life.callback(self._server.close)
-            for thread in (self._worker, threading.Thread(target=self._clerk, name="clerk", daemon=True)):
+            for thread in (self._worker, self._clerk):
                 thread.start()
             self._talk(
-                f"listening on {self._link.endpoint} for {len(self._boards)} boards and {len(self._operators)} "
-                f"operators; runs in {self._runs_dir}"
+                f"listening on {self._link.endpoint} for {len(boards)} boards and {len(operators)} operators; "
+                f"runs in {self._runs_dir}"
             )
             notify("READY=1")
             while not self._signals:
@@ -150,7 +138,7 @@ class Daemon:
             self._answer(event)
         elif isinstance(event, _Lost):
             self._desk.lose(lambda caller: caller == event.caller)
-        elif isinstance(event, _Cleared):
+        elif isinstance(event, Cleared):
             if isinstance(event.result, Ticket):
                 self._do(self._desk.submit(event.caller, event.request, event.result))
             else:
@@ -187,16 +175,15 @@ class Daemon:
             os._exit(128 + number)
         self._inbox.put(None)
 
-    def _recover(self) -> None:
-        left, self._number = [], 0
-        for ticket in tickets.every(self._runs_dir, self._talk.warning):
-            self._number = max(self._number, ticket.number)
-            if not ticket.over:
-                left.append(ticket)
+    def _recover(self) -> int:
+        """Queue what an earlier life left; return the number of the last ticket there is."""
+        every = list(tickets.every(self._runs_dir, self._talk.warning))
+        left = [ticket for ticket in every if not ticket.over]
         self._do(self._desk.recover(left, resume=self._config.resume))
         if self._desk.queue:
             names = ", ".join(ticket.name for ticket in self._desk.queue)
             self._talk(f"taken up from before: {names}")
+        return every[-1].number if every else 0
 
     # Operators ------------------------------------------------------------------------------------------------------
 
@@ -217,7 +204,7 @@ class Daemon:
             text = f"this host (paceline {VERSION}) speaks operator protocol {w.PROTOCOL}; use its version of paceline"
             self._do([desk.Say(caller, w.Refused(request, 6, document={"errors": [text]}))])
         elif isinstance(message, w.Submit | w.Runs):
-            self._clerks.put((caller, message))
+            self._clerk.give(caller, message)
         elif isinstance(message, w.Status):
             self._do([desk.Say(caller, w.Told(request, document=self._status()))])
         elif isinstance(message, w.Stop):
@@ -226,26 +213,6 @@ class Daemon:
             self._do(self._desk.watch(caller, request, message.ticket))
         else:
             self._desk.unwatch(caller, request)
-
-    def _clerk(self) -> None:
-        """Do what takes a while: read experiments with all their data, list what was run. A thread of its own."""
-        while (job := self._clerks.get()) is not None:
-            caller, message = job
-            result: Ticket | w.Message
-            try:
-                if isinstance(message, w.Submit):
-                    self._number += 1
-                    result = take_in(message, caller.name, self._number, self._config)
-                else:
-                    rows = list_runs(self._runs_dir)
-                    document = {"schema": "paceline-runs-1", "runs": rows[-MANY_RUNS:]}
-                    result = w.Told(message.request, document=document)
-            except PacelineError as error:
-                errors = getattr(error, "errors", [str(error)])
-                result = w.Refused(message.request, error.exit_code, document={"errors": errors})
-            except Exception as error:
-                result = w.Refused(message.request, 1, document={"errors": [f"a bug of paceline: {error!r}"]})
-            self._inbox.put(_Cleared(caller, message.request, result))
 
     def _do(self, actions: Iterable[desk.Action]) -> None:
         for action in actions:
@@ -274,7 +241,7 @@ class Daemon:
         self._server.call(send)
 
     def _status(self) -> w.Document:
-        active, where, names = self._desk.active, self._worker.where, sorted(self._boards)
+        active, where, names = self._desk.active, self._worker.where, sorted(self._keyring.peers.boards)
 
         def look() -> w.Document:
             now_s, machine = time.monotonic(), self._server.machine
@@ -314,59 +281,27 @@ class Daemon:
 
     # Keys -----------------------------------------------------------------------------------------------------------
 
-    def _key_files(self) -> list[tuple[str, int, int]]:
-        """Return what changes when a key file does."""
-        found = []
-        for role in ("boards", "operators"):
-            for path in sorted((Path(self._config.keys) / role).glob("*.pub")):
-                try:
-                    facts = path.stat()
-                except OSError:  # removed in this instant
-                    continue
-                found.append((str(path), facts.st_mtime_ns, facts.st_size))
-        return found
-
     def _mind_keys(self) -> None:
         """Admit keys that were added to the folders, and cut off those that were removed."""
-        seen = self._key_files()
-        if seen == self._seen:
-            return
-        self._seen = seen
+        before = self._keyring.peers
         try:
-            boards, operators = self._config.read_peers()
-            self._server.ask(lambda: self._admit(boards, operators))
+            now = self._keyring.look()
+            if now is not None:
+                self._server.ask(lambda: self._admit(before, now))
+                self._keyring.peers = now
         except KeyFileError as error:
             self._talk.error(f"the keys stay as they were: {error}")
 
-    def _admit(self, boards: dict[str, str], operators: dict[str, str]) -> None:
-        """Let in whom the folders name now; in the server's loop."""
-        self._link.admit(boards, operators)
-        left = [name for name, key in self._boards.items() if boards.get(name) != key]
+    def _admit(self, before: Admitted, now: Admitted) -> None:
+        """Let in whom the folders name now; in the server's loop, while this thread waits."""
+        self._link.admit(now.boards, now.operators)
+        come, left = changed(before.boards, now.boards)
         for name in left:
             self._server.expel(name, "key", f"{name}: its key was withdrawn from the host's boards")
-        come = [name for name, key in boards.items() if self._boards.get(name) != key]
-        dismissed = {name for name, key in self._operators.items() if operators.get(name) != key}
-        self._boards, self._operators = boards, operators
+        hired, dismissed = changed(before.operators, now.operators)
         self._desk.lose(lambda caller: caller.name in dismissed)
-        for what, names in (("admitted", come), ("withdrawn", left), ("dismissed", sorted(dismissed))):
+        for what, names in (
+            ("admitted", come), ("withdrawn", left), ("operators admitted", hired), ("operators withdrawn", dismissed)
+        ):  # fmt: skip
             if names:
                 self._talk(f"{what}: {', '.join(names)}")
-
-
-@contextmanager
-def _held(runs_dir: Path) -> Iterator[None]:
-    """Hold a folder of runs for this process alone. Raises StorageError."""
-    path = runs_dir / ".host.lock"
-    try:
-        runs_dir.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StorageError(f"cannot write into {runs_dir}: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StorageError(f"another host daemon works in {runs_dir}; give each its own runs_dir") from None
-        yield
-    finally:
-        os.close(handle)

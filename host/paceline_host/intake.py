@@ -1,26 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what an operator submits to a ticket on disk: checked as a whole first, so that what is queued can be run."""
+"""From what an operator submits to a ticket on disk: checked as a whole first, so that what is queued can be run. A
+clerk of its own does it, because reading an experiment means its data set and sometimes torch.
+"""
 
 from __future__ import annotations
 
+import itertools
+import queue
 import tempfile
+import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline import settings, toml
-from paceline.errors import SettingsError, StorageError
+from paceline.errors import PacelineError, SettingsError, StorageError
+from paceline_host import operator_wire as w
 from paceline_host import tickets
 from paceline_host.comparison import EXPERIMENT, Comparison, Watcher, new_folder, write_whole
+from paceline_host.desk import Caller
 from paceline_host.experiment import DataSettings, Experiment, load_experiment
 from paceline_host.host_config import HostConfig
-from paceline_host.operator_wire import Submit
+from paceline_host.runs import list_runs
 from paceline_host.tickets import Ticket
 
+MANY_RUNS = 2000  # more do not fit into a message; the newest are told
 _SILENT = Watcher(lambda text: None, lambda policy, machine, now_s: None, lambda folder, outcome: None)
 
 
-def take_in(submit: Submit, by: str, number: int, config: HostConfig) -> Ticket:
+def take_in(submit: w.Submit, by: str, number: int, config: HostConfig) -> Ticket:
     """Check an experiment, make its folder, put it there with its ticket; return that.
 
     Raises PacelineError, and then nothing is left of it.
@@ -83,3 +92,46 @@ def _read(text: str, name: str, overrides: list[str], config: HostConfig) -> Exp
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """The clerk is done with a request: a ticket to queue, or a message to send."""
+
+    caller: Caller
+    request: int
+    result: Ticket | w.Message
+
+
+class Clerk(threading.Thread):
+    """`give` it requests that take a while: SUBMIT, RUNS; `post` hears what came of each. Tickets count on from
+    `number`.
+    """
+
+    def __init__(self, config: HostConfig, number: int, post: Callable[[Cleared], None]) -> None:
+        super().__init__(name="clerk", daemon=True)
+        self._config, self._numbers, self._post = config, itertools.count(number), post
+        self._requests: queue.SimpleQueue[tuple[Caller, w.Submit | w.Runs]] = queue.SimpleQueue()
+
+    def give(self, caller: Caller, message: w.Submit | w.Runs) -> None:
+        """Work on a request."""
+        self._requests.put((caller, message))
+
+    def run(self) -> None:
+        """Work for as long as the process lives: a request that is cut off was not answered."""
+        while True:
+            caller, message = self._requests.get()
+            try:
+                result = self._result(message, caller.name)
+            except PacelineError as error:
+                errors = error.errors if isinstance(error, SettingsError) else [str(error)]
+                result = w.Refused(message.request, error.exit_code, document={"errors": errors})
+            except Exception as error:
+                result = w.Refused(message.request, 1, document={"errors": [f"a bug of paceline: {error!r}"]})
+            self._post(Cleared(caller, message.request, result))
+
+    def _result(self, message: w.Submit | w.Runs, by: str) -> Ticket | w.Message:
+        if isinstance(message, w.Submit):
+            return take_in(message, by, next(self._numbers), self._config)
+        rows = list_runs(Path(self._config.runs_dir))
+        return w.Told(message.request, document={"schema": "paceline-runs-1", "runs": rows[-MANY_RUNS:]})

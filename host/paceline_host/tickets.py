@@ -6,8 +6,10 @@ A folder with a ticket is whole from the instant the ticket is in it: experiment
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -74,3 +76,22 @@ def every(runs_dir: Path, say: Callable[[str], None]) -> Iterator[Ticket]:
         if ticket is not None and ticket.name == path.parent.name:
             found.append(ticket)
     yield from sorted(found, key=lambda ticket: ticket.number)
+
+
+@contextmanager
+def held(runs_dir: Path) -> Iterator[None]:
+    """Hold a folder of runs for this process alone. Raises StorageError."""
+    path = runs_dir / ".host.lock"
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"cannot write into {runs_dir}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StorageError(f"another host daemon works in {runs_dir}; give each its own runs_dir") from None
+        yield
+    finally:
+        os.close(handle)
