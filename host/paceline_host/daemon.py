@@ -12,11 +12,11 @@ import queue
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import KeyFileError, LocalProtocolError, RemoteProtocolError, StorageError
+from paceline.errors import KeyFileError, LocalProtocolError, RemoteProtocolError, RunError, StorageError
 from paceline.keys import fingerprint
 from paceline.talk import Talk
 from paceline.version import VERSION
@@ -56,7 +56,7 @@ class _Lost:
     caller: Caller
 
 
-_Event = _Asked | _Lost | Cleared | News | Over | None
+_Event = _Asked | _Lost | Cleared | News | Over | Admitted | None
 
 
 class Daemon:
@@ -116,8 +116,7 @@ class Daemon:
             event = None
         if event is not None:
             self._take(event)
-        if not self._server.alive:
-            self._server.ask(lambda: None, 0.0)  # raises what ended it
+        self._server.check()
         now_s = time.monotonic()
         if now_s >= self._looked_s + KEYS_S:
             self._looked_s = now_s
@@ -145,6 +144,8 @@ class Daemon:
                 self._do([desk.Say(event.caller, event.result)])
         elif isinstance(event, News):
             self._do(self._desk.news(event.document))
+        elif isinstance(event, Admitted):
+            self._renew(event)
         elif isinstance(event, Over):
             interrupted = self._signals and not event.ok and not self._desk.stopping
             if not interrupted:  # else it stays active on disk, and is taken up at the next start
@@ -167,7 +168,8 @@ class Daemon:
         if self._worker.is_alive():
             self._talk.warning("the active run did not end in time; its journal holds what was finished")
         self._do(self._desk.close())
-        self._server.ask(lambda: None)  # all that was to be said has been handed to the link
+        with suppress(RunError):
+            self._server.ask(lambda: None)  # all that was to be said has been handed to the link
 
     def _interrupt(self, number: int, frame: object) -> None:
         self._signals.append(number)
@@ -206,7 +208,11 @@ class Daemon:
         elif isinstance(message, w.Submit | w.Runs):
             self._clerk.give(caller, message)
         elif isinstance(message, w.Status):
-            self._do([desk.Say(caller, w.Told(request, document=self._status()))])
+            try:
+                answer: w.Message = w.Told(request, document=self._status())
+            except RunError as error:  # it stood still with its machine, perhaps
+                answer = w.Refused(request, error.exit_code, document={"errors": [str(error)]})
+            self._do([desk.Say(caller, answer)])
         elif isinstance(message, w.Stop):
             self._do(self._desk.stop(caller, request, message.ticket))
         elif isinstance(message, w.Watch):
@@ -286,18 +292,27 @@ class Daemon:
         before = self._keyring.peers
         try:
             now = self._keyring.look()
-            if now is not None:
-                self._server.ask(lambda: self._admit(before, now))
-                self._keyring.peers = now
         except KeyFileError as error:
             self._talk.error(f"the keys stay as they were: {error}")
+            return
+        if now is not None:
+            self._server.call(lambda: self._admit(before, now))
 
     def _admit(self, before: Admitted, now: Admitted) -> None:
-        """Let in whom the folders name now; in the server's loop, while this thread waits."""
-        self._link.admit(now.boards, now.operators)
-        come, left = changed(before.boards, now.boards)
-        for name in left:
+        """Let in whom the folders name now; in the server's loop."""
+        try:
+            self._link.admit(now.boards, now.operators)
+        except KeyFileError as error:
+            self._talk.error(f"the keys stay as they were: {error}")
+            return
+        for name in changed(before.boards, now.boards)[1]:
             self._server.expel(name, "key", f"{name}: its key was withdrawn from the host's boards")
+        self._inbox.put(now)
+
+    def _renew(self, now: Admitted) -> None:
+        """Take note of who is let in from now on."""
+        before, self._keyring.peers = self._keyring.peers, now
+        come, left = changed(before.boards, now.boards)
         hired, dismissed = changed(before.operators, now.operators)
         self._desk.lose(lambda caller: caller.name in dismissed)
         for what, names in (

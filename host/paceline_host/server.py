@@ -138,10 +138,10 @@ class Server:
         """End the loop's present wait; any thread may call."""
         self._link.wake()
 
-    @property
-    def alive(self) -> bool:
-        """The loop goes on."""
-        return self._thread.is_alive()
+    def check(self) -> None:
+        """Raise RunError when the loop has ended by a fault."""
+        if self._broken is not None:
+            raise RunError(f"the host's loop has ended: {self._broken!r}") from self._broken
 
     @property
     def machine(self) -> m.RoundMachine | None:

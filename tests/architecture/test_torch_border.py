@@ -80,6 +80,8 @@ def test_importing_loads_neither_torch_nor_numpy(module: str, tmp_path: Path) ->
         "paceline run --help",
         "paceline runs",
         "paceline keys --help",
+        "paceline host --init made",
+        "paceline status --help",
         "paceline-agent --help",
         "paceline-agent run --help",
     ],

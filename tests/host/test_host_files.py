@@ -43,7 +43,7 @@ def test_what_init_makes_is_read_by_both_ends(home: Path) -> None:
     boards, operators = config.read_peers()
     assert boards == {}
     assert list(operators.values()) == [pair.public]
-    secrets = [path for path in home.rglob("*.key")]
+    secrets = list(home.rglob("*.key"))
     assert len(secrets) == 2
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in secrets)
 
@@ -74,7 +74,7 @@ def test_an_operator_finds_its_host(home: Path, monkeypatch: pytest.MonkeyPatch)
     assert load_operator(None) == expected
     monkeypatch.delenv(WHERE)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
-    with pytest.raises(SettingsError, match="operator.toml does not exist, so there is no host to speak to"):
+    with pytest.raises(SettingsError, match=r"operator\.toml does not exist, so there is no host to speak to"):
         load_operator(None)
     shutil.copytree(home, home / "config" / "paceline", ignore=shutil.ignore_patterns("config"))
     assert load_operator(None).endpoint == expected.endpoint
@@ -124,9 +124,9 @@ def test_tickets_come_back_in_order_and_a_spoilt_one_is_named(tmp_path: Path) ->
 
 
 def test_one_daemon_at_a_time_holds_a_folder_of_runs(tmp_path: Path) -> None:
-    with tickets.held(tmp_path / "runs"):
-        with pytest.raises(StorageError, match="another host daemon works in"), tickets.held(tmp_path / "runs"):
-            pass
+    refused = pytest.raises(StorageError, match="another host daemon works in")
+    with tickets.held(tmp_path / "runs"), refused, tickets.held(tmp_path / "runs"):
+        pass
     with tickets.held(tmp_path / "runs"):
         pass
 

@@ -128,6 +128,19 @@ def test_a_key_that_is_admitted_later_gets_in_and_one_that_is_withdrawn_is_cut_o
     assert host.server.presence["late"].why == "its key was withdrawn"
 
 
+def test_an_operator_whose_key_was_withdrawn_is_no_longer_heard(host: Host) -> None:
+    header, payload = w.encode(w.Status(1, 1))
+    with contextlib.closing(host.operator(host.ann)) as ann:
+        ann.send(header, payload)
+        until("the operator to be heard", lambda: len(host.asked) == 1)
+        host.server.ask(lambda: host.link.admit({"pi": host.pi.public}, {}))
+        ann.send(header, payload)
+        until("the next message to be dropped", lambda: host.link.dropped_frames == 1)
+    assert len(host.asked) == 1
+    with pytest.raises(KeyFileError, match="refused this operator's key"):
+        host.operator(host.ann)
+
+
 def test_an_operator_whom_the_host_does_not_know_is_told_so(host: Host) -> None:
     with pytest.raises(KeyFileError, match="refused this operator's key, fingerprint"):
         host.operator(new_pair())
