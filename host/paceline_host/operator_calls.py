@@ -31,8 +31,8 @@ class RefusedByHost(PacelineError):
 class Operator:
     """A connection to a host daemon. Its calls raise RefusedByHost, and LinkError when no answer comes."""
 
-    def __init__(self, link: OperatorLink, endpoint: str) -> None:
-        self._link, self._endpoint = link, endpoint
+    def __init__(self, link: OperatorLink, endpoint: str, answer_s: float = ANSWER_S) -> None:
+        self._link, self._endpoint, self._answer_s = link, endpoint, answer_s
         self._numbers = itertools.count(1)
 
     def submit(self, name: str, experiment: str, overrides: Sequence[str]) -> w.Queued:
@@ -61,15 +61,15 @@ class Operator:
                 yield message
                 if isinstance(message, w.Ended):
                     return
-                message = self._answer(number, w.Message, ANSWER_S)
+                message = self._answer(number, w.Message, self._answer_s)
         finally:
             if not isinstance(message, w.Ended):
                 with suppress(LinkError):
                     self._link.send(*w.encode(w.Unwatch(number, w.PROTOCOL)))
 
-    def _ask(self, message: w.Message, kind: type[M], wait_s: float = ANSWER_S) -> M:
+    def _ask(self, message: w.Message, kind: type[M], wait_s: float | None = None) -> M:
         self._link.send(*w.encode(message))
-        return self._answer(message.request, kind, wait_s)
+        return self._answer(message.request, kind, self._answer_s if wait_s is None else wait_s)
 
     def _answer(self, request: int, kind: type[M], wait_s: float) -> M:
         end_s = time.monotonic() + wait_s

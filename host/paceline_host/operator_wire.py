@@ -120,7 +120,7 @@ class Stopping(Message):
 
 @dataclass(frozen=True)
 class News(Message):
-    """How the watched ticket goes; at least one a second, so that silence means something. Document: see Feed."""
+    """How the watched ticket goes; at least one a second, so that silence means something."""
 
     kind = "news"
     ticket: str

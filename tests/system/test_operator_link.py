@@ -16,7 +16,8 @@ from paceline.keys import KeyPair, fingerprint
 from paceline.wire import Hello, Welcome
 from paceline_agent.link import AgentLink
 from paceline_host import operator_wire as w
-from paceline_host.link import HostLink, new_pair
+from paceline_host.link import Arrival, HostLink, new_pair
+from paceline_host.operator_calls import Operator
 from paceline_host.operator_link import OperatorLink
 from paceline_host.peers import Peers, Terms
 from paceline_host.server import Server
@@ -161,6 +162,24 @@ def test_the_end_of_the_host_ends_an_operators_wait(host: Host) -> None:
         threading.Thread(target=host.close).start()
         with pytest.raises(LinkError, match="has ended the connection"):
             ann.receive(DEADLINE_S)
+
+
+def test_a_host_that_says_nothing_ends_an_operators_wait(host: Host) -> None:
+    with contextlib.closing(host.operator(host.ann)) as link:
+        ann = Operator(link, host.link.endpoint, answer_s=0.2)
+        with pytest.raises(LinkError, match=r"has not answered for 0\.2 s"):
+            ann.status()
+
+        def report_once(arrival: Arrival) -> None:
+            message = w.decode(arrival.header, arrival.payload, w.FROM_OPERATOR)
+            if isinstance(message, w.Watch):
+                host.link.send_to(arrival.route, *w.encode(w.News(message.request, "demo-001")))
+
+        host.server.on_operator = report_once
+        watch = ann.watch("")
+        assert next(watch).ticket == "demo-001"
+        with pytest.raises(LinkError, match=r"has not answered for 0\.2 s"):
+            next(watch)
 
 
 def test_a_question_to_a_loop_that_has_ended_is_no_wait_for_ever(host: Host) -> None:
