@@ -7,7 +7,7 @@ import argparse
 import signal
 from pathlib import Path
 
-from paceline.commandline import Program
+from paceline.commandline import Program, add_completion
 from paceline.talk import Talk
 from paceline.version import VERSION
 
@@ -17,7 +17,7 @@ def program() -> Program:
     made = Program(
         "paceline-agent", VERSION, "The agent on a board: trains what the host assigns, measures seconds and joules."
     )
-    for add in (_add_run, _add_keys):
+    for add in (_add_run, _add_keys, _add_show, add_completion):
         add(made)
     return made
 
@@ -62,6 +62,25 @@ def _add_keys(program: Program) -> None:
     parser.add_argument("--name", required=True, metavar="NAME", help="the board's name, as the host will list it")
 
 
+def _add_show(program: Program) -> None:
+    program.group("config", "what a configuration comes to: show")
+    parser = program.command(
+        "config show",
+        _show,
+        "print the effective settings of an agent.toml",
+        about="Defaults are filled in. Keys are shown as the paths of their files, never their content.",
+        examples=[
+            ("paceline-agent config show --config agent.toml", "all settings"),
+            ("paceline-agent config show --config agent.toml --origin", "the line, or default, each is from"),
+            ("paceline-agent config show --config agent.toml --json", "for a program"),
+        ],
+        exits=(3,),
+    )
+    _add_config(parser)
+    parser.add_argument("--origin", action="store_true", help="tell where each value comes from")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
 def _run(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_agent.agent import Agent
     from paceline_agent.config import load_config
@@ -83,4 +102,19 @@ def _keys(arguments: argparse.Namespace, talk: Talk) -> int:
     write_pair(arguments.dir, name, pair)
     print(arguments.dir / f"{name}.pub")
     talk.info(f"fingerprint {fingerprint(pair.public)}; copy {name}.pub into the boards folder of the host's keys")
+    return 0
+
+
+def _show(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline import show
+    from paceline.machine import GREETING_S
+    from paceline_agent.config import load_with_sheet
+
+    config, sheet = load_with_sheet(arguments.config)
+    waits = {"greeting_s": (GREETING_S, "the host's silence before it has told its own patience: lost")}
+    if arguments.json:
+        print(show.as_json(config, sheet, arguments.config, origin=arguments.origin, waits=waits))
+    else:
+        waits_are = "seconds; all other waits follow from the patience that the host tells"
+        print(show.as_toml(config, sheet, origin=arguments.origin, waits=waits, waits_are=waits_are), end="")
     return 0

@@ -9,17 +9,23 @@ from typing import Annotated
 
 from paceline.errors import SettingsError
 from paceline.keys import KeyPair, is_public, read_pair, read_public
-from paceline.settings import Bounds, load
+from paceline.settings import Bounds, Check, read
+from paceline.sheet import Sheet
 from paceline_agent.meters import MeterSettings
 from paceline_agent.pace import Pace
 from paceline_agent.quota import QuotaSettings
+
+
+def _endpoint(text: str) -> None:
+    if not text.startswith(("tcp://", "ipc://")):
+        raise ValueError(f"expected tcp://ADDRESS:PORT, got {text!r}")
 
 
 @dataclass(frozen=True)
 class HostSettings:
     """Where the host is, and which key it must prove to hold."""
 
-    endpoint: str  # tcp://ADDRESS:PORT
+    endpoint: Annotated[str, Check(_endpoint)]  # tcp://ADDRESS:PORT
     public_key: str  # 40 characters, or the path of a .pub file
 
 
@@ -60,7 +66,13 @@ class AgentConfig:
 
 def load_config(path: Path) -> AgentConfig:
     """Read agent.toml. Raises SettingsError with one sentence for each fault."""
-    config = load(path, AgentConfig, where=path.name)
-    if not config.host.endpoint.startswith(("tcp://", "ipc://")):
-        raise SettingsError([f"{path.name}: host.endpoint = {config.host.endpoint!r}: expected tcp://ADDRESS:PORT"])
-    return config
+    return load_with_sheet(path)[0]
+
+
+def load_with_sheet(path: Path) -> tuple[AgentConfig, Sheet]:
+    """Read agent.toml as `load_config` does; return it with the sheet that knows where each key stands."""
+    sheet = Sheet.read(path, path.name)
+    config, faults = read(sheet, AgentConfig)
+    if config is None:
+        raise SettingsError(faults)
+    return config, sheet

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
-import textwrap
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from paceline.errors import EXITS, PacelineError
 from paceline.talk import LEVELS, Talk
 
 WIDTH = 79  # of help: what any terminal shows unbroken
+SHELLS = ("bash", "zsh", "fish")  # that completion knows
 ALWAYS = (0, 2, 130, 143)  # exit statuses of every command
 
 Handler = Callable[[argparse.Namespace, Talk], int]
@@ -35,9 +33,24 @@ class UsageError(Exception):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that knows its examples."""
+    """A parser whose help ends with examples and exit statuses.
 
-    examples: Examples = ()
+    `offers`: words to complete a positional with that has no choices.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **arguments)
+        self.examples: Examples = ()
+        self.exits = {status: EXITS[status] for status in ALWAYS}
+        self.offers: Mapping[str, Sequence[str]] = {}
+
+    def format_help(self) -> str:
+        """Return the help. Its texts are laid out here, since most calls of a program ask for none."""
+        shown = "".join(f"  {line}\n      {what}\n" for line, what in self.examples)
+        statuses = ", ".join(f"{status} {text}".replace(" ", _TIED) for status, text in sorted(self.exits.items()))
+        self.epilog = f"examples:\n{shown}\n{_filled(f'exit status: {statuses}').replace(_TIED, ' ')}"
+        self.description = _filled(self.description or "")
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Leave what to do about it, and in which form to say it, to Program.run."""
@@ -49,7 +62,7 @@ class Program:
 
     def __init__(self, name: str, version: str, about: str) -> None:
         self.name = name
-        self.parser = CommandParser(prog=name, description=_filled(about), **_SHAPE)
+        self.parser = CommandParser(prog=name, description=about)
         self.parser.add_argument("--version", action="version", version=f"{name} {version}")
         _add_talk(self.parser)
         self._groups = {"": _Group(self.parser, "COMMAND")}
@@ -66,10 +79,10 @@ class Program:
         parser = self._add(path, summary, f"{_sentence(summary)}. {about}".strip())
         parser.set_defaults(handler=handler)
         parser.examples = examples
-        parser.epilog = _epilog(examples, {*exits, *ALWAYS})
+        parser.exits |= {status: EXITS[status] for status in exits}
         _add_talk(parser)
         for above in {"", path.rpartition(" ")[0]}:
-            self._groups[above].tell(examples[0], exits)
+            self._groups[above].tell(parser)
         return parser
 
     def run(self, argv: Sequence[str] | None = None) -> int:
@@ -103,12 +116,38 @@ class Program:
         except Exception:
             if not talk.as_json:
                 raise
+            import traceback
+
             talk.error(traceback.format_exc(), event="bug")
             return 1
 
     def _add(self, path: str, summary: str, about: str) -> CommandParser:
         above, _, name = path.rpartition(" ")
-        return self._groups[above].table.add_parser(name, help=summary, description=_filled(about), **_SHAPE)
+        return self._groups[above].table.add_parser(name, help=summary, description=about)
+
+
+def add_completion(program: Program) -> None:
+    """Register the command that prints a completion script."""
+    name = program.name
+
+    def show(arguments: argparse.Namespace, talk: Talk) -> int:
+        from paceline.completion import script
+
+        print(script(arguments.shell, program), end="")
+        return 0
+
+    parser = program.command(
+        "completion",
+        show,
+        "print a completion script for a shell",
+        about="Commands, options, their values and files are completed. The script itself calls no program.",
+        examples=[
+            (f"{name} completion bash", f'for bash, in ~/.bashrc: eval "$({name} completion bash)"'),
+            (f"{name} completion zsh", f"for zsh: save it as _{name} in a folder of $fpath"),
+            (f"{name} completion fish", f"for fish: save it as ~/.config/fish/completions/{name}.fish"),
+        ],
+    )
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
 class _Group:
@@ -117,26 +156,21 @@ class _Group:
     def __init__(self, parser: CommandParser, metavar: str) -> None:
         self.parser = parser
         self.table = parser.add_subparsers(required=True, metavar=metavar, title=f"{metavar.lower()}s")
-        self._examples: list[tuple[str, str]] = []
-        self._exits = set(ALWAYS)
 
-    def tell(self, example: tuple[str, str], exits: Sequence[int]) -> None:
+    def tell(self, parser: CommandParser) -> None:
         """Show one more command."""
-        self._examples.append(example)
-        self._exits |= {*exits}
-        self.parser.examples = self._examples
-        self.parser.epilog = _epilog(self._examples, self._exits)
+        self.parser.examples = [*self.parser.examples, *parser.examples[:1]]
+        self.parser.exits |= parser.exits
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help of one width, whatever the terminal's, unless that is narrower."""
+    """Help of one width, whatever the terminal's."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26, width=min(WIDTH, shutil.get_terminal_size().columns - 2))
+        super().__init__(prog, max_help_position=26, width=WIDTH - 1)
 
 
 _TIED = "\0"  # a space that no line is broken at
-_SHAPE: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False}
 
 
 def _add_talk(parser: CommandParser) -> None:
@@ -151,15 +185,11 @@ def _add_talk(parser: CommandParser) -> None:
     )
 
 
-def _epilog(examples: Examples, exits: Iterable[int]) -> str:
-    shown = "".join(f"  {line}\n      {what}\n" for line, what in examples)
-    statuses = ", ".join(f"{status} {EXITS[status]}".replace(" ", _TIED) for status in sorted(exits))
-    return f"examples:\n{shown}\n{_filled(f'exit status: {statuses}').replace(_TIED, ' ')}"
-
-
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def _filled(text: str) -> str:
+    import textwrap
+
     return textwrap.fill(text, WIDTH - 1, break_long_words=False, break_on_hyphens=False)

@@ -90,7 +90,9 @@ def read_pair(path: Path) -> KeyPair:
     try:
         mode = path.stat().st_mode & 0o777
     except OSError as error:
-        raise KeyFileError(f"key file {path}: {error.strerror}; make one with: paceline keys new") from None
+        raise KeyFileError(
+            f"key file {path}: {error.strerror}; make one with `paceline keys` or, on a board, `paceline-agent keys`"
+        ) from None
     if mode & 0o077:
         raise KeyFileError(f"key file {path} has mode {mode:04o}, others may read it; run: chmod 600 {path}")
     return KeyPair(public=_read(path.with_suffix(".pub")), secret=_read(path))

@@ -5,6 +5,7 @@ A nested dataclass is a table, tuple[X, ...] an array (of tables, when X is a da
 keys, X | None a key that may be left out; object takes whatever TOML gives. Limits and meaning stand at the field:
 
     period_s: Annotated[float, Bounds(gt=0, le=10), Doc("seconds between two readings")] = 0.1
+    name: Annotated[str, Check(known_board)] = "pi4"  # a function that raises ValueError with a sentence
 
 All faults of a file are found in one go. A __post_init__ that raises ValueError with a sentence adds one fault to them.
 """
@@ -15,16 +16,15 @@ import dataclasses
 import difflib
 import functools
 import math
-import re
-import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from paceline import toml
 from paceline.errors import SettingsError
+from paceline.sheet import Sheet
 from paceline.toml import Keys
 
 T = TypeVar("T")
@@ -61,20 +61,30 @@ class Doc:
     text: str
 
 
+@dataclass(frozen=True)
+class Check:
+    """What no bounds can say: `test` raises ValueError, a sentence, when it does not like a value."""
+
+    test: Callable[[Any], object]
+
+
 def load(source: Path | str, cls: type[T], *, where: str | None = None) -> T:
     """Return the `cls` that a TOML file (Path) or a TOML text (str) describes. Raises SettingsError with all faults."""
-    where = where or (str(source) if isinstance(source, Path) else "settings")
-    text = _text_of(source, where) if isinstance(source, Path) else source
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError([_syntax_fault(where, text, str(error))]) from None
-    return _read_all(_Reader(where, toml.lines_of(text)), table, cls)
+    return _sound(read(Sheet.read(source, where), cls))
 
 
 def load_table(table: Mapping[str, object], cls: type[T], *, where: str) -> T:
     """Return the `cls` that an already parsed table describes. Raises SettingsError with all faults."""
-    return _read_all(_Reader(where, {}), table, cls)
+    return _sound(read(Sheet(where, dict(table)), cls))
+
+
+def read(sheet: Sheet, cls: type[T], keys: Keys = (), *, without: tuple[str, ...] = ()) -> tuple[T | None, list[str]]:
+    """Return the `cls` at some keys of a sheet, and all faults; None when there are any. `without`: others' keys."""
+    reader = _Reader(sheet)
+    table = sheet.at(keys)
+    assert isinstance(table, Mapping)
+    result = reader.table(cls, {key: value for key, value in table.items() if key not in without}, keys)
+    return (result if isinstance(result, cls) and not reader.faults else None), reader.faults
 
 
 def did_you_mean(wrong: str, known: list[str]) -> str:
@@ -92,20 +102,18 @@ _FAILED = object()  # stands for a value whose fault has been noted
 _SCALARS: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
-def _read_all(reader: _Reader, table: Mapping[str, object], cls: type[T]) -> T:
-    result = reader.table(cls, table, ())
-    if reader.faults:
-        raise SettingsError(reader.faults)
-    assert isinstance(result, cls)
+def _sound(found: tuple[T | None, list[str]]) -> T:
+    result, faults = found
+    if result is None:
+        raise SettingsError(faults)
     return result
 
 
 class _Reader:
     """One pass over a parsed file: values come back checked and converted, faults are gathered."""
 
-    def __init__(self, where: str, lines: Mapping[Keys, int]) -> None:
-        self._where = where
-        self._lines = lines
+    def __init__(self, sheet: Sheet) -> None:
+        self._sheet = sheet
         self.faults: list[str] = []
 
     def table(self, cls: Any, value: Mapping[str, object], keys: Keys) -> object:
@@ -114,7 +122,7 @@ class _Reader:
         faults_before = len(self.faults)
         for key in value:
             if key not in hints:
-                self._fault((*keys, key), f"unknown key {_dotted((*keys, key))}; {did_you_mean(key, list(hints))}")
+                self._fault((*keys, key), f"unknown key {toml.dotted((*keys, key))}; {did_you_mean(key, list(hints))}")
         values = {}
         for field in dataclasses.fields(cls):
             if field.name in value:
@@ -126,12 +134,13 @@ class _Reader:
         try:
             return cls(**values)
         except ValueError as error:
-            self._fault(keys, f"{_dotted(keys)}: {error}" if keys else str(error))
+            self._fault(keys, f"{toml.dotted(keys)}: {error}" if keys else str(error))
             return _FAILED
 
     def value(self, hint: Any, value: object, keys: Keys) -> object:
         """Return a value of the hinted type."""
         plain, bounds, _ = _unwrap(hint)
+        faults_before = len(self.faults)
         origin, arguments = get_origin(plain), get_args(plain)
         if plain in (object, Any):
             return value
@@ -150,13 +159,24 @@ class _Reader:
                 self._wrong(hint, value, keys)
         if result is not _FAILED and bounds is not None and not bounds.admit(result):
             return self._wrong(hint, value, keys)
+        if result is not _FAILED and len(self.faults) == faults_before:
+            return self._checked(hint, result, keys)
+        return result
+
+    def _checked(self, hint: Any, result: object, keys: Keys) -> object:
+        for check in _checks(hint):
+            try:
+                check.test(result)
+            except ValueError as error:
+                self._fault(keys, f"{toml.dotted(keys)}: {error}")
+                return _FAILED
         return result
 
     def _any_of(self, members: list[Any], value: object, keys: Keys, hint: Any) -> object:
         if len(members) == 1:
             return self.value(members[0], value, keys)
         for member in sorted(members, key=lambda each: each is not type(value)):
-            attempt = _Reader(self._where, self._lines)
+            attempt = _Reader(self._sheet)
             result = attempt.value(member, value, keys)
             if not attempt.faults:
                 return result
@@ -172,19 +192,20 @@ class _Reader:
 
     def _missing(self, hint: Any, keys: Keys) -> None:
         _, _, doc = _unwrap(hint)
-        self._fault(keys[:-1], f"{_dotted(keys)} is missing: expected {_expected(hint)}{f' ({doc})' if doc else ''}")
+        self._fault(
+            keys[:-1], f"{toml.dotted(keys)} is missing: expected {_expected(hint)}{f' ({doc})' if doc else ''}"
+        )
 
     def _wrong(self, hint: Any, value: object, keys: Keys) -> object:
         hints_at = ""
         if isinstance(value, str) and (choices := [each for each in _choices(hint) if isinstance(each, str)]):
             close = difflib.get_close_matches(value, choices, n=1, cutoff=0.6)
             hints_at = f"; did you mean {close[0]}?" if close else ""
-        self._fault(keys, f"{_dotted(keys)}: expected {_expected(hint)}, got {_got(value)}{hints_at}")
+        self._fault(keys, f"{toml.dotted(keys)}: expected {_expected(hint)}, got {_got(value)}{hints_at}")
         return _FAILED
 
     def _fault(self, keys: Keys, sentence: str) -> None:
-        line = self._lines.get(keys)
-        self.faults.append(f"{self._where}, line {line}: {sentence}" if line else f"{self._where}: {sentence}")
+        self.faults.append(f"{self._sheet.place(keys)}: {sentence}")
 
 
 @functools.cache
@@ -200,6 +221,11 @@ def _unwrap(hint: Any) -> tuple[Any, Bounds | None, str]:
     plain, *marks = get_args(hint)
     bounds = next((mark for mark in marks if isinstance(mark, Bounds)), None)
     return plain, bounds, next((mark.text for mark in marks if isinstance(mark, Doc)), "")
+
+
+def _checks(hint: Any) -> list[Check]:
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return [mark for mark in marks if isinstance(mark, Check)]
 
 
 def _scalar(hint: Any, value: object) -> object:
@@ -248,31 +274,3 @@ def _got(value: object) -> str:
         return "a table"
     text = toml.inline(value) if isinstance(value, str | bool | int | float | list) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _dotted(keys: Keys) -> str:
-    """Return the name of a key as the user would say it; entries of arrays are counted from 1."""
-    text = ""
-    for key in keys:
-        text += f" #{key + 1}" if isinstance(key, int) else ("." if text else "") + toml.key_text(key)
-    return text
-
-
-def _text_of(path: Path, where: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SettingsError([f"{where}: byte {error.start} is not UTF-8, as TOML must be; save it in UTF-8"]) from None
-    except OSError as error:
-        raise SettingsError([f"{where}: cannot read it: {error.strerror or error}"]) from None
-
-
-def _syntax_fault(where: str, text: str, message: str) -> str:
-    found = re.search(r" \(at line (\d+), column (\d+)\)$", message)
-    line, column = (
-        (int(found[1]), int(found[2])) if found else (text.count("\n") + 1, len(text.rsplit("\n", 1)[-1]) + 1)
-    )
-    what = re.sub(r" \(at .*\)$", "", message)
-    lines = text.split("\n")
-    shown = lines[line - 1].strip() if line <= len(lines) else ""
-    return f"{where}, line {line}, column {column}: not valid TOML: {what}; the line is: {shown or '(empty)'}"

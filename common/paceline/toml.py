@@ -6,15 +6,41 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeGuard
 
 Keys = tuple[str | int, ...]  # where a value stands: names of tables and keys, and places in arrays of tables
 
 
-def write(table: object) -> str:
-    """Return a mapping or a dataclass as TOML text. None is written by leaving the key out."""
-    return "\n".join(_table_lines((), table)).lstrip("\n") + "\n"
+def write(table: object, comment: Callable[[Keys], str] | None = None) -> str:
+    """Return a mapping or a dataclass as TOML text, each key with a comment. None is written by leaving the key out."""
+    return "\n".join(_table_lines((), (), table, comment)).lstrip("\n") + "\n"
+
+
+def plain(value: object) -> Any:
+    """Return dataclasses as dicts, tuples as lists and paths as strings: what JSON can hold."""
+    if _is_table(value):
+        return {key: plain(each) for key, each in _entries(value)}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def keys_of(value: object) -> Iterator[Keys]:
+    """Yield the keys of all values that are no tables, in the order in which `write` writes them."""
+    entries = _entries(value)
+    for key, each in entries:
+        if not _is_table(each) and not _is_tables(each):
+            yield (key,)
+    for key, each in entries:
+        if _is_table(each):
+            yield from ((key, *below) for below in keys_of(each))
+        elif _is_tables(each):
+            for place, row in enumerate(each):
+                yield from ((key, place, *below) for below in keys_of(row))
 
 
 def inline(value: object) -> str:
@@ -37,25 +63,67 @@ def key_text(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else inline(key)
 
 
+def dotted(keys: Keys) -> str:
+    """Return the name of a key as the user would say it; entries of arrays are counted from 1."""
+    text = ""
+    for key in keys:
+        text += f" #{key + 1}" if isinstance(key, int) else ("." if text else "") + key_text(key)
+    return text
+
+
 def lines_of(text: str) -> dict[Keys, int]:
-    """Return the line of each key, as far as a glance tells: keys at the beginning of a line, under their header."""
+    """Return the line on which each key of a valid TOML text begins; what stands in its value has the same one.
+
+    A statement is the least number of lines that tomllib takes by themselves, so tomllib knows the grammar, not we.
+    """
     table: Keys = ()
     found: dict[Keys, int] = {}
     counts: dict[Keys, int] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        if header := re.match(r"\s*\[(\[?)\s*([^\[\]]+?)\s*\]", line):
-            table = _placed(_split(header[2]), counts)
-            if header[1]:
-                counts[table] = counts.get(table, -1) + 1
-                table = (*table, counts[table])
+    for number, statement in _statements(text.replace("\r\n", "\n").split("\n")):
+        parsed = tomllib.loads(statement)
+        if not statement.lstrip().startswith("["):
+            for keys in _keys_in(parsed):
+                found.setdefault((*table, *keys), number)
+            continue
+        names, content = _header(parsed)
+        table = _placed(names, counts)
+        found.setdefault(table, number)
+        if content:  # of an array of tables
+            counts[table] = counts.get(table, -1) + 1
+            table = (*table, counts[table])
             found.setdefault(table, number)
-        elif key := re.match(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""", line):
-            found.setdefault((*table, *_split(key[1])), number)
     return found
 
 
-def _split(dotted: str) -> list[str]:
-    return [part.strip("\"'") for part in re.findall(r""""[^"]*"|'[^']*'|[^\s.]+""", dotted)]
+def _statements(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Yield each statement, and the number of its first line."""
+    begin = 0
+    for end, line in enumerate(lines, start=1):
+        if end > begin + 1 and not re.search(r"[]}\"']", line):
+            continue  # can't be the last of a value of several lines
+        statement = "\n".join(lines[begin:end])
+        with suppress(tomllib.TOMLDecodeError):
+            if tomllib.loads(statement):
+                yield begin + 1, statement
+            begin = end
+
+
+def _header(parsed: dict[str, Any]) -> tuple[list[str], bool]:
+    """Return the names of a header, and whether it is one of an array of tables."""
+    names: list[str] = []
+    inner: Any = parsed
+    while isinstance(inner, dict) and inner:
+        ((name, inner),) = inner.items()
+        names.append(name)
+    return names, isinstance(inner, list)
+
+
+def _keys_in(value: object) -> Iterator[Keys]:
+    """Yield the keys of all that is in a value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        yield (key,)
+        yield from ((key, *below) for below in _keys_in(each))
 
 
 def _placed(names: list[str], counts: Mapping[Keys, int]) -> Keys:
@@ -67,19 +135,21 @@ def _placed(names: list[str], counts: Mapping[Keys, int]) -> Keys:
     return (*keys, names[-1])
 
 
-def _table_lines(keys: tuple[str, ...], value: object) -> Iterator[str]:
+def _table_lines(
+    names: tuple[str, ...], keys: Keys, value: object, comment: Callable[[Keys], str] | None
+) -> Iterator[str]:
     """Yield the lines of one table: its plain keys first, since whatever follows a header belongs to that header."""
     entries = _entries(value)
     for key, each in entries:
         if not _is_table(each) and not _is_tables(each):
-            yield f"{key_text(key)} = {inline(each)}"
+            yield f"{key_text(key)} = {inline(each)}" + (f"  # {comment((*keys, key))}" if comment else "")
     for key, each in entries:
-        name = ".".join(key_text(part) for part in (*keys, key))
+        name = ".".join(key_text(part) for part in (*names, key))
         if _is_table(each):
-            yield from ("", f"[{name}]", *_table_lines((*keys, key), each))
+            yield from ("", f"[{name}]", *_table_lines((*names, key), (*keys, key), each, comment))
         elif _is_tables(each):
-            for row in each:  # type: ignore[attr-defined]  # a tuple of tables
-                yield from ("", f"[[{name}]]", *_table_lines((*keys, key), row))
+            for place, row in enumerate(each):
+                yield from ("", f"[[{name}]]", *_table_lines((*names, key), (*keys, key, place), row, comment))
 
 
 def _entries(value: object) -> list[tuple[str, object]]:
@@ -94,5 +164,5 @@ def _is_table(value: object) -> bool:
     return isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
 
 
-def _is_tables(value: object) -> bool:
+def _is_tables(value: object) -> TypeGuard[Sequence[object]]:
     return isinstance(value, tuple | list) and bool(value) and all(_is_table(each) for each in value)

@@ -11,11 +11,13 @@ runs/NAME-001/            a comparison
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -64,6 +66,24 @@ def new_folder(parent: Path, stem: str) -> Path:
             f"cannot make a run folder in {parent}: {error.strerror}; choose one with --runs-dir"
         ) from None
     raise StorageError(f"{parent} holds 9,999 runs of {stem}; remove some")
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other processes from working below a comparison's folder. Raises StorageError while one does."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be opened: {error.strerror}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise StorageError(
+            f"{folder}: a process is still working on this comparison; end it, or wait until it has ended"
+        ) from None
+    finally:
+        os.close(handle)
 
 
 def load_folder(folder: Path) -> tuple[Path, Experiment]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from paceline.keys import KeyPair, read_boards, read_pair
-from paceline_host.comparison import CREDIT_CHUNKS, Comparison
+from paceline_host.comparison import CREDIT_CHUNKS, Comparison, held
 from paceline_host.experiment import RunSettings
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import HostLink
@@ -34,6 +34,7 @@ def run_embedded(comparison: Comparison, folder: Path, say: Callable[[str], None
     """Work through a comparison below `folder`; True when all its runs finished. Raises PacelineError."""
     experiment = comparison.experiment
     with ExitStack() as life:
+        life.enter_context(held(folder))
         fleet, keys, boards = _fleet(comparison, folder, life)
         link = HostLink(experiment.fleet.listen, keys, boards, say)
         life.callback(link.close)

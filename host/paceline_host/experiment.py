@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from paceline import toml
 from paceline.errors import SettingsError
 from paceline.policies import Policy, policy
-from paceline.settings import Bounds, did_you_mean, load, load_table
+from paceline.settings import Bounds, Check, did_you_mean, load_table, read
+from paceline.sheet import Sheet
 from paceline.tasks import TASKS
+from paceline.tasks.options import OPTIONS
+from paceline_host.profile import load_profile
+
+
+def _some(policies: tuple[str, ...]) -> None:
+    if not policies:
+        raise ValueError('expected at least one policy, for instance ["time"]')
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,7 @@ class RunSettings:
 
     rounds: Annotated[int, Bounds(ge=1, le=100_000)]
     budget: Annotated[int, Bounds(ge=1, le=1 << 31)]  # samples a round, all boards together; fixed
-    policies: tuple[str, ...] = ("time",)
+    policies: Annotated[tuple[Annotated[str, Check(policy)], ...], Check(_some)] = ("time",)
     regime: Literal["pma"] = "pma"
     seed: Annotated[int, Bounds(ge=0, lt=1 << 63)] = 1
     minimum: Annotated[int, Bounds(ge=1)] = 1  # samples that each board gets at least, so that its cost stays known
@@ -74,75 +82,66 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment file, with "TABLE.KEY=VALUE" overrides. Raises SettingsError with one sentence for each
     fault.
     """
-    where = path.name
+    return load_with_sheet(path, overrides)[0]
+
+
+def load_with_sheet(path: Path, overrides: Sequence[str] = ()) -> tuple[Experiment, Sheet]:
+    """Read an experiment file as `load_experiment` does; return it with the sheet that knows where each key stands."""
+    sheet = Sheet.read(path, path.name)
     faults: list[str] = []
-    try:
-        experiment: Experiment | None = load(path, Experiment, where=where)
-        if overrides:
-            where = f"{path.name} with --set"
-            experiment = load_table(_overridden(path, overrides), Experiment, where=where)
-    except SettingsError as error:
-        experiment, faults = None, error.errors
-    faults += [f"{where}: {fault}" for fault in _faults(experiment or _readable(path))]
+    for text in overrides:
+        try:
+            sheet.override(text)
+        except SettingsError as error:
+            faults += error.errors
+    experiment, found = read(sheet, Experiment)
+    faults += [*found, *_task_faults(sheet), *_faults(sheet)]
     if experiment is None or faults:
         raise SettingsError(faults)
-    return experiment
+    return experiment, sheet
 
 
-def _faults(experiment: Experiment) -> Iterator[str]:
+def effective(experiment: Experiment) -> dict[str, Any]:
+    """Return all settings of an experiment as tables, the defaults of its task among them."""
+    table: dict[str, Any] = toml.plain(experiment)
+    name = str(experiment.task["name"])
+    options = {key: value for key, value in experiment.task.items() if key != "name"}
+    table["task"] = {"name": name, **toml.plain(load_table(options, OPTIONS[name], where="task"))}
+    return table
+
+
+def _task_faults(sheet: Sheet) -> list[str]:
+    """Return what is wrong with the task's name and options; its options are told only when its name is known."""
+    task = sheet.at(("task",))
+    if not isinstance(task, dict):
+        return []
+    name = task.get("name")
+    if not isinstance(name, str):
+        return [
+            f"{sheet.place(('task', 'name'))}: task.name is missing: expected the name of a task, "
+            'for instance name = "mnist"'
+        ]
+    if name not in TASKS:
+        return [
+            f"{sheet.place(('task', 'name'))}: task.name: there is no task {name!r}; {did_you_mean(name, list(TASKS))}"
+        ]
+    return read(sheet, OPTIONS[name], ("task",), without=("name",))[1]
+
+
+def _faults(sheet: Sheet) -> Iterator[str]:
     """Yield what no single key shows."""
-    if not isinstance(experiment.task.get("name"), str):
-        yield 'task.name is missing: expected the name of a task, for instance name = "mnist"'
-    elif experiment.task["name"] not in TASKS:
-        name = str(experiment.task["name"])
-        yield f"task.name: there is no task {name!r}; {did_you_mean(name, list(TASKS))}"
-    if not experiment.run.policies:
-        yield 'run.policies is empty: expected at least one, for instance ["time"]'
-    if len(set(experiment.run.policies)) < len(experiment.run.policies):
-        yield "run.policies names a policy twice"
-    for name in experiment.run.policies:
-        try:
-            policy(name)
-        except ValueError as error:
-            yield f"run.policies: {error}"
-    if experiment.fleet.kind == "boards" and not experiment.fleet.keys:
-        yield 'fleet.keys is missing: kind = "boards" needs the folder that `paceline keys` made'
-
-
-def _readable(path: Path) -> Experiment:
-    """Return what of a faulty file can be judged all the same, so that all its faults are told at once."""
-    sound = Experiment(RunSettings(rounds=1, budget=1), {"name": next(iter(TASKS))})
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return sound
-    run, task = content.get("run"), content.get("task")
-    names = run.get("policies") if isinstance(run, dict) else None
-    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
-        sound = replace(sound, run=replace(sound.run, policies=tuple(names)))
-    return replace(sound, task=task) if isinstance(task, dict) and task else sound
-
-
-def _overridden(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
-    for text in overrides:
-        (table, key), value = _override(text)
-        content.setdefault(table, {})[key] = value
-    return content
-
-
-def _override(text: str) -> tuple[tuple[str, str], Any]:
-    path, equals, value = text.partition("=")
-    table, dot, key = path.strip().partition(".")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"] if equals and dot and key else None
-    except tomllib.TOMLDecodeError:
-        parsed = None
-    if parsed is None:
-        raise SettingsError(
-            [
-                f"--set {text}: expected TABLE.KEY=VALUE with a TOML value, for instance run.rounds=2 or "
-                "'run.policies=[\"time\"]'"
-            ]
+    names = sheet.at(("run", "policies"))
+    if isinstance(names, list) and len({str(name) for name in names}) < len(names):
+        yield f"{sheet.place(('run', 'policies'))}: run.policies names a policy twice"
+    fleet = sheet.at(("fleet",))
+    if isinstance(fleet, dict) and fleet.get("kind") == "boards" and not fleet.get("keys"):
+        yield (
+            f'{sheet.place(("fleet", "kind"))}: fleet.keys is missing: kind = "boards" needs the folder that '
+            "`paceline keys` made"
         )
-    return (table, key), parsed
+    profile = sheet.at(("fleet", "profile"))
+    if isinstance(fleet, dict) and fleet.get("kind", "local") == "local" and isinstance(profile, str):
+        try:
+            load_profile(profile)
+        except SettingsError as error:
+            yield from (f"{sheet.place(('fleet', 'profile'))}: fleet.profile: {fault}" for fault in error.errors)

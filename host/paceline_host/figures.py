@@ -73,6 +73,7 @@ class RunFigures:
     late: Mapping[str, float]  # boards that did not hold their pace: share of their steps that came late
     voided: int  # leases that ended without a counted result
     faults: tuple[str, ...]  # of the proof that each sample was counted exactly once
+    resumed: tuple[int, ...] = ()  # rounds that were interrupted and taken up again: their makespans say little
 
     @property
     def complete(self) -> bool:
@@ -110,6 +111,7 @@ def figures(folder: Path) -> RunFigures:
         metric=closed[-1].metric if closed else "",
         controller_fraction=sum(row.allocate_s for row in closed) / busy_s if busy_s > 0 else None, late=late,
         voided=sum(row.verdict != "accepted" for row in contributions), faults=proof.faults,
+        resumed=tuple(row.round for row in closed if row.flags),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TextIO
 
@@ -29,7 +30,7 @@ class Header:
 
     def of_round(self, closed: int) -> Header:
         """Return what it was when so many rounds were over, and no other had begun."""
-        return replace(self, round=closed, phase="over")
+        return replace(self, round=closed, phase="over", round_seconds=self.round_seconds[:closed])
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ class Progress:
         up = f"\x1b[{self._drawn}A\r" if self._drawn else ""
         clear = "\x1b[K" if self._moves else ""
         below = "\x1b[J" if self._drawn else ""
-        self._stream.write(up + "".join(f"{line}{clear}\n" for line in lines) + below)
-        self._stream.flush()
+        with suppress(OSError, ValueError):  # that nobody looks on any more ends no run
+            self._stream.write(up + "".join(f"{line}{clear}\n" for line in lines) + below)
+            self._stream.flush()
         self._drawn = 0 if keep or not self._moves else len(lines)
 
 

@@ -51,6 +51,8 @@ class Report:
                 return Change(None, None, f"pace not held in {one.run.policy}")
             if not one.complete:
                 return Change(None, None, f"{one.run.policy} is not complete")
+            if one.resumed:
+                return Change(None, None, f"{one.run.policy} was interrupted")
         if run.samples != reference.samples:
             return Change(None, None, "not the same number of samples")
         known = run.joules.complete and reference.joules.complete
@@ -224,7 +226,14 @@ def notes(report: Report) -> list[str]:
         if change is not None and change.why_not:
             found.append(f"{name}: no percentages: {change.why_not}")
         if run.state != "finished":
-            found.append(f"{name}: {run.state} after {len(run.rounds)} of {run.run.rounds} rounds")
+            then = "" if run.state == "running" else f"; to go on: paceline resume {run.folder}"
+            found.append(f"{name}: {run.state} after {len(run.rounds)} of {run.run.rounds} rounds{then}")
+        if run.resumed:
+            numbers = ", ".join(map(str, run.resumed))
+            found.append(
+                f"{name}: interrupted in round {numbers} and taken up again; the makespan of such a round holds the "
+                "restart, and its joules only what the boards' present lives have seen"
+            )
         if run.joules.unknown:
             found.append(f"{name}: joules unknown, wholly or for a time, on {', '.join(run.joules.unknown)}")
         if run.voided:

@@ -54,24 +54,42 @@ def watcher(experiment: Experiment, talk: Talk, *, quiet: bool) -> Watcher:
     """Return a watcher that writes to stderr: a view for people, or for programs a line a round."""
     progress = Progress(sys.stderr)
     talk.lines_to(progress.say)
-    closed = 0
+    rounds = _RoundLines(experiment.run.rounds, talk)
 
     def view(policy: str, machine: m.RoundMachine, now_s: float) -> None:
-        nonlocal closed
-        header = Header(policy, machine.round, experiment.run.rounds, machine.phase, list(machine.round_seconds))
         if quiet:
             return
-        if not talk.as_json:
+        if talk.as_json:
+            rounds.tell(policy, machine)
+        else:
+            header = Header(policy, machine.round, experiment.run.rounds, machine.phase, list(machine.round_seconds))
             progress.show(header, board_views(machine, now_s))
-        elif len(header.round_seconds) > closed:
-            closed = len(header.round_seconds)
-            talk.info(head(header.of_round(closed)), event="round")
 
     def run_ended(folder: Path, outcome: Outcome) -> None:
-        nonlocal closed
-        closed = 0
+        rounds.run_ended()
         progress.done()
         how = "finished" if outcome.ok else f"ended: {outcome.reason}"
         talk(f"{folder.name}: {how}", level="info" if outcome.ok else "warning", event="run-ended")
 
     return Watcher(talk, view, run_ended)
+
+
+class _RoundLines:
+    """A line for each round that is over, also when several ended between two looks."""
+
+    def __init__(self, rounds: int, talk: Talk) -> None:
+        self._rounds, self._talk = rounds, talk
+        self._told = 0
+        self._seen: tuple[str, m.RoundMachine] | None = None
+
+    def tell(self, policy: str, machine: m.RoundMachine) -> None:
+        self._seen = policy, machine
+        header = Header(policy, machine.round, self._rounds, machine.phase, list(machine.round_seconds))
+        for number in range(self._told + 1, len(header.round_seconds) + 1):
+            self._talk.info(head(header.of_round(number)), event="round")
+            self._told = number
+
+    def run_ended(self) -> None:
+        if self._seen is not None:
+            self.tell(*self._seen)
+        self._told, self._seen = 0, None

@@ -14,6 +14,7 @@ from paceline.keys import write_pair
 from paceline.wire import Hello, decode
 from paceline_host.link import HostLink, new_pair
 
+ROOT = Path(__file__).resolve().parents[2]
 HELLO_WITHIN_S = 30.0  # a bound against hanging, not a measurement
 
 # The refusal is no ImportError, so no `except ImportError` of the code under test can hide it.
@@ -61,8 +62,9 @@ def test_the_border_stops_who_crosses_it(library: str, tmp_path: Path) -> None:
         "paceline.data",
         "paceline.tasks",
         "paceline_agent.agent",
+        "paceline_agent.commands",
         "paceline_agent.meters",
-        "paceline_host.cli",
+        "paceline_host.commands",
         "paceline_host.experiment",  # the server and its reducer come when a run starts, and may
         "paceline_host.journal",
         "paceline_host.machine",
@@ -82,6 +84,8 @@ def test_importing_loads_neither_torch_nor_numpy(module: str, tmp_path: Path) ->
         "paceline keys --help",
         "paceline host --init made",
         "paceline status --help",
+        "paceline completion bash",
+        f"paceline config show {ROOT}/experiments/demo.toml",
         "paceline-agent --help",
         "paceline-agent run --help",
     ],

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -459,3 +460,105 @@ def test_the_trainers_late_answer_to_an_earlier_session_is_not_taken_for_this_on
     assert host.event(TRAINER) == []
     assert isinstance(host.last(), Hello)
     assert host.event(m.TrainerGone("late")) == []
+
+
+# A result that is kept ------------------------------------------------------------------------------------------------
+
+
+def back(host: Host, counted: bool = False) -> None:
+    """Let the host die and come back: a new session, up to READY."""
+    host.session.state = State.CLOSED
+    host.hear(host.agent.restart(host.now_s))
+    host.welcome()
+    host.say(Load(host.nonce, "run", "pma", "linear", "{}", 1, counted))
+    host.event(TRAINER)
+
+
+def kept_of(host: Host) -> m.Kept:
+    """Return what the agent asked to have kept."""
+    return next(action.kept for action in reversed(host.done) if isinstance(action, m.Keep))
+
+
+def test_a_finished_result_is_offered_again_and_waits_to_be_told_from_where_on() -> None:
+    host = Host().uploaded()
+    kept = kept_of(host)
+    assert kept == m.Kept("run", 1, 0, 0, 5, RANGES, "base", 10, 3, 1000, 0, 0, SIZE, "update", kept.energy)
+    assert kept.energy == m.Measured(5, 1000, 10, "modelled", 0)
+    back(host)
+    assert host.heard[-2] == Hello(host.nonce, 1, 1, "0.1.0", "machine", 1 << 20, 41, "run", 1, 0)
+    host.pieces.clear()
+    host.assign(lease=9)
+    assert kinds(host.heard[-2:]) == ["taken", "result"]
+    assert host.last() == Result(host.nonce, "run", 1, 0, 0, 9, 10, 3, 1000, 0, 0, "base", SIZE, "update", True)
+    assert not host.pieces, "nothing is sent before the host has said what it holds"
+    host.say(Credit(host.nonce, 9, 64 * KIB, SIZE))
+    assert host.pieces == [(64 * KIB, SIZE)]
+    assert host.last() == Commit(host.nonce, 9, 1000, 10, "modelled", 0)
+    for offset in range(0, SIZE, 32 * KIB):  # the model that came along; it is kept for what follows
+        host.say(Chunk(host.nonce, 9, offset), 32 * KIB)
+    host.event(m.BaseReady(9, True))
+    host.say(Answer(host.nonce, 9, "accepted", ""))
+    assert [action for action in host.done if isinstance(action, m.Void | m.StopWork)] == []
+    host.assign(lease=10, base_bytes=0)
+    assert [action.lease for action in host.done if isinstance(action, m.StartWork)] == [5, 10]
+
+
+@pytest.mark.parametrize("energy", [None, m.Measured(3, None, None, "none", 1)], ids=["not measured", "unknown"])
+def test_what_an_earlier_life_of_the_agent_left_is_offered(energy: m.Measured | None) -> None:
+    left = m.Kept("run", 1, 0, 0, 3, RANGES, "base", 10, 3, 1000, 0, 0, SIZE, "update", energy)
+    host = Host(kept=left).load()
+    host.assign(base_bytes=0)
+    host.say(Credit(host.nonce, 5, 0, SIZE))
+    if energy is None:
+        assert kinds(host.heard)[-1] == "chunk", "what is not measured is not committed"
+        host.event(m.Measured(3, None, None, "none", 1))
+    assert host.last() == Commit(host.nonce, 5, None, None, "none", 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"round": 2}, {"slice": 1}, {"ranges": ((0, 0, 9),)}, {"base_sha256": "other"}, {"run": "next"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_kept_result_answers_its_own_assignment_alone(change: dict[str, object]) -> None:
+    host = Host().uploaded()
+    back(host)
+    assert [action for action in host.done if isinstance(action, m.Void)] == []
+    plain = Assign(host.nonce, "run", 1, 0, 0, 9, 60.0, 4, RANGES, "base", SIZE)
+    host.say(replace(plain, **change))  # type: ignore[arg-type]
+    assert kinds(host.heard)[-1] == "taken"
+    assert [action.lease for action in host.done if isinstance(action, m.Void)] == [5], "its joules are wasted"
+
+
+@pytest.mark.parametrize(("run", "counted", "voids"), [("run", True, []), ("run", False, []), ("next", False, [5])])
+def test_a_load_says_what_becomes_of_what_is_kept(run: str, counted: bool, voids: list[int]) -> None:
+    host = Host().uploaded()
+    host.session.state = State.CLOSED
+    host.hear(host.agent.restart(host.now_s))
+    host.welcome()
+    host.say(Load(host.nonce, run, "pma", "linear", "{}", 1, counted))
+    assert [action.lease for action in host.done if isinstance(action, m.Void)] == voids
+    host.hear(host.agent.restart(host.now_s))
+    keeps = (run, counted) == ("run", False)
+    assert host.last() == Hello(
+        host.nonce, 1, 1, "0.1.0", "machine", 1 << 20, 41, *(("run", 1, 0) if keeps else ("", 0, 0))
+    )
+
+
+def test_a_model_of_another_size_makes_what_is_kept_worthless() -> None:
+    left = m.Kept("run", 1, 0, 0, 3, RANGES, "base", 10, 3, 1000, 0, 0, SIZE // 2, "update", None)
+    host = Host(kept=left).load()
+    assert [action.lease for action in host.done if isinstance(action, m.Void)] == [3]
+
+
+def test_a_window_outlives_the_hosts_life_and_not_the_run() -> None:
+    host = Host().load()
+    back(host)
+    host.say(Begin(host.nonce, "run"))
+    assert [action for action in host.done if isinstance(action, m.OpenWindow)] == [m.OpenWindow("run")]
+    split = Energy(1, 1, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
+    host.event(m.SplitMeasured(split))
+    assert host.last() == replace(split, session=host.nonce, window=WINDOW)
+    host.say(End(host.nonce, "run", 1, "interrupted"))
+    host.say(Begin(host.nonce, "run"))
+    assert len([action for action in host.done if isinstance(action, m.OpenWindow)]) == 2

@@ -101,7 +101,7 @@ def test_a_malformed_file_is_named_and_its_content_is_not_shown(tmp_path: Path, 
 
 
 def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match=r"board\.key: No such file or directory; make one with: paceline keys new"):
+    with pytest.raises(KeyFileError, match=r"board\.key: No such file or directory; make one with `paceline keys`"):
         read_pair(tmp_path / "board.key")
     write_pair(tmp_path, "board", PAIR)
     (tmp_path / "board.pub").unlink()

@@ -128,7 +128,7 @@ def test_bad_toml_is_refused_with_line_and_column(text: str, sentence: str) -> N
         ),
         pytest.param(
             'rounds = 1\nmeter = { sourc = "ina219" }',
-            "x.toml: unknown key meter.sourc; did you mean source?",
+            "x.toml, line 2: unknown key meter.sourc; did you mean source?",
             id="inline table",
         ),
     ],

@@ -36,7 +36,7 @@ def test_an_interrupted_run_leaves_no_process_and_a_readable_folder(bench: Bench
 
     assert host.ends() == 128 + number, host.err
     assert bench.left() == {}
-    assert "interrupted; what was finished is in" in host.err
+    assert "interrupted; to go on: paceline resume" in host.err
     with Ledger(folder / "equal") as ledger:
         assert ledger.verify().faults == ()
         assert ledger.run.ended is not None

@@ -16,6 +16,7 @@ import pytest
 from paceline_host.journal import has_journal
 from paceline_host.ledger import Ledger
 from paceline_host.records import Contribution
+from paceline_host.report import load_report, render
 
 from .fleet_tools import Bench, Declared
 
@@ -137,3 +138,11 @@ def test_with_replayed_reports_an_adaptive_run_that_was_killed_gives_the_same_mo
     assert killed == wanted
     with Ledger(tmp_path / "killed" / "runs" / "exp-001" / "time") as ledger:
         assert [row.round for row in ledger.rounds() if row.flags == "resumed"], "no round was cut in two"
+
+
+def test_the_report_of_a_run_that_was_interrupted_says_so_and_gives_no_percentages(tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, ["said:answer:1"])
+    report = load_report(tmp_path / "runs" / "exp-001")
+    text = " ".join(render(report).split())
+    assert "equal: interrupted in round 1 and taken up again" in text
+    assert [run.resumed for run in report.runs] == [(1,)]

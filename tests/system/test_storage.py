@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline_host.comparison import held
 from paceline_host.journal import JOURNAL, Journal
 from paceline_host.ledger import Ledger
 
@@ -112,9 +113,13 @@ def test_a_run_that_another_process_writes_is_not_taken_up(tmp_path: Path) -> No
         mortal(bench, "said:assign:2", tmp_path / "died", "run", experiment, "--runs-dir", tmp_path / "runs")
         run = tmp_path / "runs" / "exp-001"
         with Journal.open(run / "equal"):
-            refused = bench.start("refused", "paceline", "resume", run)
-            assert refused.ends() == STORAGE
+            refused = bench.call("paceline", "resume", run)
+        assert refused.ends() == STORAGE
         assert "a process is still writing this run" in refused.err
+        with held(run):
+            refused = bench.call("paceline", "resume", run)
+        assert refused.ends() == STORAGE
+        assert "a process is still working on this comparison" in refused.err
         assert bench.start("again", "paceline", "resume", run, "--quiet").ends() == 0
 
 

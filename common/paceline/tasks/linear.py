@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from paceline.settings import Bounds
 from paceline.tasks import Buffer, Evaluation, Indices, read_options
+from paceline.tasks.options import LinearOptions
 from paceline.tensors import Manifest
 
 WEIGHTS = 10
@@ -22,16 +20,6 @@ TEST_SAMPLES = 512  # held out: sample numbers from 2^32 on, which no training i
 NOISE = 1.0 / 32.0  # half-width of the target's noise
 _MASK = (1 << 64) - 1
 _PACKED = struct.Struct(f"<{WEIGHTS}f")
-
-
-@dataclass(frozen=True)
-class LinearOptions:
-    """Options of [task] name = "linear"."""
-
-    samples: Annotated[int, Bounds(ge=1, lt=1 << 32)] = 60_000
-    learning_rate: Annotated[float, Bounds(ge=0, le=100)] = 0.1
-    batch: Annotated[int, Bounds(ge=1, le=65_536)] = 32  # samples of one optimiser step
-    reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.001  # declared, at speed 1.0
 
 
 def _mix(value: int) -> int:

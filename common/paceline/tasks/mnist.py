@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,28 +19,14 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy, linear
 
 from paceline.data import Dataset, open_dataset
-from paceline.settings import Bounds
 from paceline.tasks import Buffer, Evaluation, Indices, read_options
+from paceline.tasks.options import MnistOptions
 from paceline.tensors import Manifest, Role
 
 CLASSES = 10
 PIXEL_MEAN, PIXEL_STD = 33.318, 78.567  # of MNIST's training images; other images are scaled alike
 EVALUATION_BATCH = 1000  # 3 MB of floats: stays near the cache, and 10,000 images take ten passes
-Width = Annotated[int, Bounds(ge=1, le=8192)]
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam
-
-
-@dataclass(frozen=True)
-class MnistOptions:
-    """Options of [task] name = "mnist"."""
-
-    model: Literal["mlp"] = "mlp"
-    hidden: Annotated[tuple[Width, ...], Bounds(ge=1, le=8)] = (64,)  # hidden layers, ReLU between
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: Annotated[float, Bounds(ge=0, le=100)] = 0.05
-    momentum: Annotated[float, Bounds(ge=0, lt=1)] = 0.5  # sgd only; forgotten at each round, so little of it helps
-    batch: Annotated[int, Bounds(ge=1, le=65_536)] = 8  # samples of one optimiser step
-    reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.0025  # declared, at speed 1.0
 
 
 class Mnist:

@@ -5,9 +5,9 @@ the command that needs it, when it runs.
 
 from __future__ import annotations
 
-from paceline.commandline import Program
+from paceline.commandline import Program, add_completion
 from paceline.version import VERSION
-from paceline_host.commands import bench, data, host, keys, operate, report, run
+from paceline_host.commands import bench, config, data, host, keys, operate, report, run
 
 
 def program() -> Program:
@@ -20,7 +20,7 @@ def program() -> Program:
     )
     for add in (
         run.add, run.add_resume, report.add_runs, report.add_report, host.add, operate.add,
-        data.add, bench.add, keys.add,
+        data.add, bench.add, keys.add, config.add, add_completion,
     ):  # fmt: skip
         add(made)
     return made

@@ -24,6 +24,7 @@ def add(program: Program) -> None:
         exits=(4, 9, 10),
     )
     parser.add_argument("what", nargs="*", metavar="WHAT", help="allocate, agent, round (default: all)")
+    parser.offers = {"what": ("allocate", "agent", "round")}
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 

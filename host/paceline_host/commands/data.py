@@ -25,6 +25,7 @@ def add(program: Program) -> None:
         exits=(3,),
     )
     parser.add_argument("name", metavar="NAME", help="mnist")
+    parser.offers = {"name": ("mnist",)}
     parser.add_argument(
         "--source", default="", metavar="SOURCE", help="take it from this source only (see the error for their names)"
     )

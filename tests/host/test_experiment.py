@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiment files: all faults at once, each with its place; the effective settings are an experiment file again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline import toml
+from paceline.errors import SettingsError
+from paceline.tasks import TASKS
+from paceline.tasks.options import OPTIONS
+from paceline_host.experiment import effective, load_experiment, load_with_sheet
+
+ROOT = Path(__file__).resolve().parents[2]
+SOUND = '[run]\nrounds = 1\nbudget = 100\n[task]\nname = "linear"\n'
+
+
+def faults(tmp_path: Path, text: str, *overrides: str) -> list[str]:
+    path = tmp_path / "x.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        load_experiment(path, overrides)
+    return caught.value.errors
+
+
+def test_schema_policies_task_options_profile_and_overrides_are_judged_in_one_go(tmp_path: Path) -> None:
+    found = faults(
+        tmp_path,
+        '[run]\nrounds = 0\nbudget = 100\npolicies = ["eqal", 3, "time", "time"]\n[task]\nname = "linear"\n'
+        'learning_rat = 0.1\nbatch = 0\n[fleet]\nprofile = "eleven-bords"\n',
+        "run.seed=-1", "run.x", "energy.requird=true",
+    )  # fmt: skip
+    assert [fault.split(";")[0].partition(" expected")[0] for fault in found] == [
+        "--set run.x:",
+        "x.toml, line 2: run.rounds:",
+        "x.toml, line 4: run.policies #1: unknown policy 'eqal'",
+        "x.toml, line 4: run.policies #2:",
+        "--set run.seed=-1: run.seed:",
+        "--set energy.requird=true: unknown key energy.requird",
+        "x.toml, line 7: unknown key task.learning_rat",
+        "x.toml, line 8: task.batch:",
+        "x.toml, line 4: run.policies names a policy twice",
+        "x.toml, line 10: fleet.profile: there is no profile 'eleven-bords'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (SOUND.replace("100", "100\npolicies = []"), "x.toml, line 4: run.policies: expected at least one policy"),
+        (SOUND.replace('"linear"', "3"), "x.toml, line 5: task.name is missing: expected the name of a task"),
+        (SOUND.replace("linear", "linar"), "x.toml, line 5: task.name: there is no task 'linar'; did you mean linear?"),
+        (SOUND + '[fleet]\nkind = "boards"\n', "x.toml, line 7: fleet.keys is missing"),
+        ("[run]\nrounds = 1\nbudget = 1\n", "x.toml: task is missing"),
+        ("run = 3\n[task]\nname = 'linear'\n", "x.toml, line 1: run: expected a table, got 3"),
+    ],
+)
+def test_what_no_single_key_shows_is_told_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+    (found,) = faults(tmp_path, text)
+    assert found.startswith(sentence)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.name)
+def test_effective_settings_written_and_read_again_are_the_same(path: Path, tmp_path: Path) -> None:
+    experiment, sheet = load_with_sheet(path, ["run.patience_s=7.5"])
+    shown = effective(experiment)
+    again = tmp_path / "again.toml"
+    again.write_text(toml.write(shown, sheet.origin), encoding="utf-8")
+    assert effective(load_experiment(again)) == shown
+    assert shown["run"]["patience_s"] == 7.5
+
+
+def test_each_task_has_options() -> None:
+    assert OPTIONS.keys() == TASKS.keys()
