@@ -33,7 +33,7 @@ from paceline_agent.quota import Quota
 OUTBOX_S = 0.05  # between two attempts to send what the link would not take; a new connection ends the wait at once
 GOODBYE_S = 1.0
 HOLD_S = 5.0  # an agent that follows another at once may have to wait for that one's end
-_EXIT_CODES = {"version": 6, "fenced": 5, "manifest": 6, "data": 3, "energy": 3}
+_EXIT_CODES = {"version": 6, "fenced": 5, "key": 5, "manifest": 6, "data": 3, "energy": 3}
 
 
 class Agent:

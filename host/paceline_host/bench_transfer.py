@@ -31,8 +31,8 @@ class _InTheClear(links.HostLink):
     def _self_test(self, keys: KeyPair) -> None:
         """Nobody is refused here."""
 
-    def _board_of(self, frame: object) -> str | None:
-        return BOARD
+    def _peer_of(self, frame: object) -> links.Peer | None:
+        return links.Peer(board=BOARD)
 
 
 class _OneBoard:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's end of the link: one ROUTER, its ZAP handler, its monitor. The only module of the host that knows zmq.
+"""The host's end of the link: one ROUTER, its ZAP handler, its monitor. Of the host's modules only this one and
+operator_link know zmq.
 
-Frames in, frames out; a peer is named by the board its authenticated key belongs to, never by anything it says. The
-presets and the reason of each option: docs/PROTOCOL.md. One thread, the one that made it, may use a HostLink.
+Frames in, frames out; a peer is the board or the operator that its authenticated key belongs to, never what it says it
+is. The presets and the reason of each option: docs/PROTOCOL.md. One thread, the one that made it, may use a HostLink.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ KEEP_BYTES = 8 << 20
 # Plain integers, and EVENTS asked before a receive: flags of an enum are joined, and Again is raised, at a price.
 NOW, NOW_AND_MORE, READABLE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE), int(zmq.POLLIN)
 Socket = zmq.Socket[bytes]
+STRANGERS = 100  # unknown keys that are remembered
 GOODBYE_MS = 300
 _REFUSALS = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -39,12 +41,27 @@ _REFUSALS = {
 
 @dataclass(frozen=True)
 class Arrival:
-    """One message from a board: header and payload are views on memory that zmq owns until they are dropped."""
+    """One message from a board: header and payload are views on memory that zmq owns until they are dropped.
+
+    `operator`: it comes from an operator of that name instead, and `board` is empty.
+    """
 
     board: str
     route: bytes
     header: memoryview
     payload: memoryview
+    operator: str = ""
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A key that nobody knows and that has knocked. Instants are monotonic."""
+
+    key: str
+    address: str
+    first_s: float
+    last_s: float
+    times: int
 
 
 def new_pair() -> KeyPair:
@@ -56,17 +73,23 @@ def new_pair() -> KeyPair:
 
 
 class HostLink:
-    """Binds `endpoint` and talks to the boards in `boards` (name -> public key) and to nobody else."""
+    """Binds `endpoint` and talks to `boards` and `operators` (name -> public key each) and to nobody else.
 
-    def __init__(self, endpoint: str, keys: KeyPair, boards: Mapping[str, str], say: Callable[[str], None]) -> None:
+    Raises KeyFileError when a board and an operator have one key, LinkError when it cannot listen.
+    """
+
+    def __init__(
+        self, endpoint: str, keys: KeyPair, boards: Mapping[str, str], say: Callable[[str], None],
+        operators: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._say = say
-        self._names = dict(zip(boards.values(), boards.keys(), strict=True))
         self._routes: dict[str, bytes] = {}
         self.dropped_frames = 0
+        peers = _peers_by_key(boards, operators or {})
         _keep_buffers()
         self._context = zmq.Context()
         self._context.linger = 0
-        self._zap = _Zap(self._context, self._names, say)
+        self._zap = _Zap(self._context, peers, say, lives_on=operators is not None)
         with ExitStack() as life:  # ends in reverse: our sockets, the context, by that the ZAP thread and its socket
             life.callback(self._zap.join)
             life.callback(self._context.term)
@@ -127,11 +150,20 @@ class HostLink:
             if len(frames) != 3:
                 self.dropped_frames += 1
                 continue
-            board = self._board_of(frames[1])
-            if board is None:
+            peer = self._peer_of(frames[1])
+            if peer is None:
                 self.dropped_frames += 1
                 continue
-            yield Arrival(board, frames[0].bytes, frames[1].buffer, frames[2].buffer)
+            yield Arrival(peer.board, frames[0].bytes, frames[1].buffer, frames[2].buffer, peer.operator)
+
+    def admit(self, boards: Mapping[str, str], operators: Mapping[str, str]) -> None:
+        """From now on these are let in, and heard, and no others. Raises KeyFileError and changes nothing."""
+        self._zap.peers = _peers_by_key(boards, operators)
+
+    def strangers(self) -> list[Stranger]:
+        """Return the keys that have knocked and are unknown, the latest first; any thread may call."""
+        found = [each for each in self._zap.strangers.copy().values() if each.key not in self._zap.peers]
+        return sorted(found, key=lambda stranger: -stranger.last_s)
 
     def adopt(self, board: str, route: bytes) -> None:
         """From now on a board is reached by this route: its present session was heard there."""
@@ -166,8 +198,8 @@ class HostLink:
     def _new_socket(self, keys: KeyPair) -> Socket:
         return _router(self._context, keys)
 
-    def _board_of(self, frame: zmq.Frame) -> str | None:
-        return self._zap.board_of(frame.get("User-Id"))
+    def _peer_of(self, frame: zmq.Frame) -> Peer | None:
+        return self._zap.peer_of(frame.get("User-Id"))
 
     def _complain(self) -> None:
         with suppress(zmq.Again):
@@ -200,6 +232,23 @@ class HostLink:
             watch.close(linger=0)
             stranger.close(linger=0)
             self._zap.quiet = False
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Whose key it is: one of the two names is empty."""
+
+    board: str = ""
+    operator: str = ""
+
+
+def _peers_by_key(boards: Mapping[str, str], operators: Mapping[str, str]) -> dict[str, Peer]:
+    peers = {key: Peer(board=name) for name, key in boards.items()}
+    for name, key in operators.items():
+        if key in peers:
+            raise KeyFileError(f"board {peers[key].board} and operator {name} have the same public key; make two")
+        peers[key] = Peer(operator=name)
+    return peers
 
 
 def _or(flags: set[zmq.Event]) -> int:
@@ -241,10 +290,13 @@ class _Zap:
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], names: Mapping[str, str], say: Callable[[str], None]
-    ) -> None:
-        self._names = names
+        self, context: zmq.Context[zmq.Socket[bytes]], peers: Mapping[str, Peer], say: Callable[[str], None],
+        *, lives_on: bool,
+    ) -> None:  # fmt: skip
+        self.peers = peers  # replaced as a whole, never changed: this thread reads it at any time
+        self.strangers: dict[str, Stranger] = {}
         self._say = say
+        self._then = "" if lives_on else " and start again"
         self._socket = context.socket(zmq.REP)
         self._socket.linger = 0
         self._thread = threading.Thread(target=self._serve, name="zap", daemon=True)
@@ -261,9 +313,9 @@ class _Zap:
         if self._thread.ident is not None:
             self._thread.join(5.0)
 
-    def board_of(self, user_id: object) -> str | None:
-        """Return the board of a frame's authenticated key."""
-        return self._names.get(user_id if isinstance(user_id, str) else "")
+    def peer_of(self, user_id: object) -> Peer | None:
+        """Return whose a frame's authenticated key is; None: nobody's, or nobody's any more."""
+        return self.peers.get(user_id if isinstance(user_id, str) else "")
 
     def _serve(self) -> None:
         while True:
@@ -280,12 +332,22 @@ class _Zap:
         try:
             _, _, domain, address, _, mechanism, credential = frames
             key = zmq.utils.z85.encode(credential).decode("ascii")
-            if domain == ZAP_DOMAIN and mechanism == b"CURVE" and key in self._names:
+            if domain == ZAP_DOMAIN and mechanism == b"CURVE" and key in self.peers:
                 return [b"1.0", request, b"200", b"OK", key.encode(), b""]
+            self._remember(key, address.decode("ascii", "replace"))
             self._complain(key, address.decode("ascii", "replace"))
         except Exception:  # whatever a stranger sends, the handler must live: refuse
             return refused
         return refused
+
+    def _remember(self, key: str, address: str) -> None:
+        if self.quiet:
+            return
+        now_s = time.monotonic()
+        before = self.strangers.pop(key, Stranger(key, address, now_s, now_s, 0))
+        self.strangers[key] = Stranger(key, address, before.first_s, now_s, before.times + 1)
+        if len(self.strangers) > STRANGERS:  # the one that has been quiet for longest stands first
+            del self.strangers[next(iter(self.strangers))]
 
     def _complain(self, key: str, address: str) -> None:
         now_s = time.monotonic()
@@ -294,7 +356,7 @@ class _Zap:
         self._complained_s[key] = now_s
         self._say(
             f"refused an unknown key from {address}, fingerprint {fingerprint(key)}; if it is one of your boards, "
-            f"put its .pub file, holding {key}, into the boards' key folder and start again"
+            f"put its .pub file, holding {key}, into the boards' key folder{self._then}"
         )
 
 

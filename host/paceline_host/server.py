@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from paceline.errors import LocalProtocolError, RemoteProtocolError, RunError
-from paceline.wire import Bye, Message, Ping, Pong
+from paceline.wire import Bye, Message, Ping, Pong, Reject
 from paceline_host import machine as m
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import Arrival, HostLink
@@ -25,6 +26,8 @@ from paceline_host.peers import Peers
 from paceline_host.planner import Planner
 from paceline_host.store import Job, Store, StoreFailed
 from paceline_host.uploads import Uploads
+
+T = TypeVar("T")
 
 VIEW_S = 0.25  # how often the progress view is renewed, and the fleet's processes are looked at
 
@@ -35,6 +38,15 @@ class Outcome:
 
     ok: bool
     reason: str
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Whether a board has a session, since when (monotonic), and why not."""
+
+    here: bool
+    since_s: float
+    why: str = ""
 
 
 class TimedPlanner:
@@ -93,7 +105,10 @@ class Server:
         self._departed: dict[str, str] = {}  # boards whose process has ended, and how
         self._looked_s = 0.0
         self._thread = threading.Thread(target=self._work, name="host", daemon=True)
+        self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.presence: dict[str, Presence] = {}  # of the boards that were ever here; the loop's own, as `peers` is
         self.on_view: Callable[[m.RoundMachine, float], None] = lambda machine, now_s: None
+        self.on_operator: Callable[[Arrival], None] = lambda arrival: None
 
     def start(self) -> None:
         """Begin to listen to boards."""
@@ -126,6 +141,38 @@ class Server:
         """End the loop's present wait; any thread may call."""
         self._link.wake()
 
+    def check(self) -> None:
+        """Raise RunError when the loop has ended by a fault."""
+        if self._broken is not None:
+            raise RunError(f"the host's loop has ended: {self._broken!r}") from self._broken
+
+    @property
+    def machine(self) -> m.RoundMachine | None:
+        """The machine of the present run; for `ask`."""
+        return self._run.machine if self._run is not None else None
+
+    def call(self, errand: Callable[[], None]) -> None:
+        """Let the loop do something at its next turn; any thread may call. An errand does not raise."""
+        self._errands.put(errand)
+        self._link.wake()
+
+    def ask(self, question: Callable[[], T], wait_s: float = 5.0) -> T:
+        """Return what the loop answers; any other thread may call. Raises RunError when it does not answer."""
+        answers: queue.SimpleQueue[T] = queue.SimpleQueue()
+        self.call(lambda: answers.put(question()))
+        try:
+            return answers.get(timeout=wait_s)
+        except queue.Empty:
+            raise RunError(f"the host's loop has not answered for {wait_s:g} s") from self._broken
+
+    def expel(self, name: str, code: str, text: str) -> None:
+        """End a board's session with a refusal, and its work with it; the loop's own, for `call`."""
+        session = self._peers.session(name)
+        if session is not None:
+            self._send_to(name, Reject(session.nonce, code, text))
+            self._peers.forget(name)
+            self._gone(name, text, for_good=True)
+
     def close(self) -> None:
         """End the loop; all boards are told, so that they need not find out by the host's silence."""
         self._closing = True
@@ -153,7 +200,13 @@ class Server:
         self._link.poll(max(0.0, due_s - time.monotonic()))
         try:
             for arrival in self._link.receive():
-                self._hear(arrival)
+                if arrival.operator:
+                    self.on_operator(arrival)
+                else:
+                    self._hear(arrival)
+            with suppress(queue.Empty):
+                while True:
+                    self._errands.get_nowait()()
             if self._run is None:
                 self._begin_next()
             self._mind_the_run()
@@ -223,6 +276,7 @@ class Server:
         if heard.answer is not None:
             self._link.send_to(arrival.route, heard.answer)
         if heard.opened:
+            self.presence[board] = Presence(True, time.monotonic())
             self._connected(board)
         if heard.message is not None and run is not None and board in run.index:
             self._step(m.Said(run.index[board], heard.message, len(arrival.payload)), arrival)
@@ -237,6 +291,7 @@ class Server:
             self._step(m.Connected(run.index[name], session, hello.pid, hello.agent_version, hello.chunk_max, kept))
 
     def _gone(self, name: str, reason: str, *, for_good: bool = False) -> None:
+        self.presence[name] = Presence(False, time.monotonic(), reason)
         if self._run is not None and name in self._run.index:
             self._step(m.Gone(self._run.index[name], reason, for_good=for_good))
 
@@ -294,7 +349,7 @@ class Server:
             payload = memoryview(run.store.model)[action.piece[0] : action.piece[1]]
         name = run.names[action.board]
         if not self._send_to(name, action.message, payload) and self._peers.forget(name):
-            self._step(m.Gone(action.board, "its connection is lost"))
+            self._gone(name, "its connection is lost")
 
     def _send_to(self, name: str, message: Message, payload: memoryview | bytes = b"") -> bool:
         """Send; False: there is no connection. What the session does not allow is said, and not sent."""

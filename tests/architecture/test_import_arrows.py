@@ -30,7 +30,7 @@ TORCH_DOORS = (
     r"|paceline_host\.(evaluation|reducers?)(\..*)?"
 )
 DOORS = {
-    r"zmq": r"paceline_(agent|host)\.link",
+    r"zmq": r"paceline_(agent|host)\.link|paceline_host\.operator_link",
     r"cffi|_cffi_backend|ctypes|paceline\._core": r"paceline\.core",
     r"smbus2": r"paceline_agent\.meters\.\w*(bus|i2c)\w*",
     r"serial": r"paceline_agent\.meters\.\w*(bus|serial|uart)\w*",
@@ -51,6 +51,7 @@ NAMES = {
 FACTORIES = {
     "paceline_agent.link": {"_dealer"},
     "paceline_host.link": {"_router", "_plain_dealer", "_Zap.__init__"},
+    "paceline_host.operator_link": {"_dealer"},
 }
 REPLY_SOCKETS = {("paceline_host.link", "_Zap.__init__")}
 FREESTANDING = {"stddef.h", "stdint.h", "stdbool.h", "stdalign.h", "stdnoreturn.h", "limits.h", "float.h", "stdarg.h"}

@@ -12,6 +12,7 @@ import pytest
 
 from paceline import wire
 from paceline.session import NEXT, State
+from paceline_host import operator_wire
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -83,7 +84,11 @@ def test_every_code_of_a_refusal_is_explained() -> None:
 
 def test_every_option_of_a_socket_is_listed_with_its_reason() -> None:
     listed = {name: why for options, _, _, why in table("option") for name in re.findall(r"`(\w+)`", options)}
-    for path, function in (("host/paceline_host/link.py", "_router"), ("agent/paceline_agent/link.py", "_dealer")):
+    for path, function in (
+        ("host/paceline_host/link.py", "_router"),
+        ("agent/paceline_agent/link.py", "_dealer"),
+        ("host/paceline_host/operator_link.py", "_dealer"),
+    ):
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
         (made,) = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function)
         options = {
@@ -122,3 +127,20 @@ def test_every_rule_has_a_test_or_is_called_missing() -> None:
     assert all(re.search(r"::\w+", test) or test == "missing" for rule, test in rows if not rule.startswith("**"))
     assert missing == [rule for rule, _ in rows[[rule.startswith("**Missing") for rule, _ in rows].index(True) + 1 :]]
     assert len(rows) - len(missing) > 50
+
+
+def test_every_operator_message_is_listed_with_its_ends_and_fields() -> None:
+    rows = {kind.strip("`"): (ends, fields) for kind, ends, fields, _ in table("message")}
+    every = {cls.kind: cls for cls in (*operator_wire.FROM_OPERATOR, *operator_wire.TO_OPERATOR)}
+    assert rows.keys() == every.keys()
+    for kind, (ends, fields) in rows.items():
+        cls = every[kind]
+        assert ends == ("operator" if cls in operator_wire.FROM_OPERATOR else "host"), kind
+        listed = [name.strip() for name in re.sub(r"\([^()]*\)", "", fields).split(",")]
+        assert listed == [f.name for f in dataclasses.fields(cls) if f.name != "document"], kind
+
+
+def test_every_rule_of_the_desk_has_a_test() -> None:
+    rows = table("rule of the desk")
+    assert rows
+    assert all(re.search(r"::\w+", test) for _, test in rows)

@@ -82,6 +82,8 @@ def test_importing_loads_neither_torch_nor_numpy(module: str, tmp_path: Path) ->
         "paceline run --help",
         "paceline runs",
         "paceline keys --help",
+        "paceline host --init made",
+        "paceline status --help",
         "paceline completion bash",
         f"paceline config show {ROOT}/experiments/demo.toml",
         "paceline-agent --help",

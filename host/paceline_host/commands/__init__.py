@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from paceline.commandline import Program, add_completion
 from paceline.version import VERSION
-from paceline_host.commands import bench, config, data, keys, report, run
+from paceline_host.commands import bench, config, data, host, keys, operate, report, run
 
 
 def program() -> Program:
@@ -19,8 +19,8 @@ def program() -> Program:
         " Every round is planned from measured seconds and joules.",
     )
     for add in (
-        run.add, run.add_resume, report.add_runs, report.add_report, data.add, bench.add, keys.add, config.add,
-        add_completion,
+        run.add, run.add_resume, report.add_runs, report.add_report, host.add, operate.add,
+        data.add, bench.add, keys.add, config.add, add_completion,
     ):  # fmt: skip
         add(made)
     return made

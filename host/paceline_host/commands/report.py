@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paceline.commandline import Program
 from paceline.talk import Talk
+from paceline_host.commands import operate
 
 
 def add_runs(program: Program) -> None:
@@ -24,6 +25,7 @@ def add_runs(program: Program) -> None:
     parser.add_argument(
         "--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER", help="where they are (default: runs)"
     )
+    operate.add_host(parser)
     parser.add_argument("--json", action="store_true", help="print them as JSON")
 
 
@@ -62,7 +64,7 @@ def print_report(folder: Path, as_json: bool, talk: Talk) -> None:
 def _runs(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_host.runs import list_runs
 
-    rows = list_runs(arguments.runs_dir)
+    rows = operate.runs(arguments) if arguments.host else list_runs(arguments.runs_dir)
     if arguments.json:
         print(json.dumps({"schema": "paceline-runs-1", "runs": rows}, indent=1))
     elif not rows:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from paceline.commandline import Program
 from paceline.errors import StorageError
 from paceline.talk import Talk
+from paceline_host.commands import operate
 
 if TYPE_CHECKING:
     from paceline_host.comparison import Comparison
@@ -24,13 +25,15 @@ def add(program: Program) -> None:
         _run,
         "run an experiment file",
         about="Each of its policies is a run of its own over the same fleet; the comparison is printed at the end."
-        " Ctrl-C once: end in order, what was finished stays; twice: now.",
+        " Ctrl-C once: end in order, what was finished stays; twice: now. With --host a daemon runs it, and Ctrl-C"
+        " only ends the watch.",
         examples=[
             ("paceline run experiments/demo.toml", "run it over its fleet, print the comparison"),
             ("paceline run experiments/demo.toml --set run.rounds=2 --json", "with other settings, for a program"),
             ("paceline run experiments/demo.toml --log-json 2>run.log", "talk for a program, too"),
+            ("paceline run my.toml --host operator.toml", "let a host daemon run it, and watch"),
         ],
-        exits=(3, 4, 5, 9, 10),
+        exits=(3, 4, 5, 6, 9, 10),
     )
     parser.add_argument("experiment", type=Path, metavar="FILE", help="TOML file; see experiments/")
     parser.add_argument(
@@ -44,6 +47,8 @@ def add(program: Program) -> None:
     add_replay(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
+    operate.add_host(parser)
+    parser.add_argument("--detach", action="store_true", help="with --host: do not watch, print the ticket")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +91,8 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace, talk: Talk) -> int:
+    if arguments.host or arguments.detach:
+        return operate.submit(arguments, talk)
     from paceline_host.comparison import Comparison, new_folder
     from paceline_host.experiment import load_experiment
     from paceline_host.watch import watcher
