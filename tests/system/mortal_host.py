@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from paceline import wire
-from paceline_host import checkpoint, journal
+import msgpack
+
+from paceline_host import checkpoint, journal, tickets
 from paceline_host.cli import main
 from paceline_host.commands import report
 from paceline_host.journal import Journal
@@ -44,6 +45,11 @@ def passing(event: str) -> None:
         fill()
 
 
+def kind_of(header: bytes | memoryview) -> str:
+    """Return what a message to or from a board or an operator is."""
+    return str(msgpack.unpackb(header)["kind"])
+
+
 def fill() -> None:
     """Take all room on the disk."""
     with open(FILE, "ab", buffering=0) as file:
@@ -56,6 +62,7 @@ def fill() -> None:
 def patch() -> None:
     """Let the journal and the link tell what they do."""
     transaction, send_to, hear = Journal.transaction, HostLink.send_to, Server._hear
+    save_ticket, tickets.save = tickets.save, lambda *arguments: ticketed(*arguments)
     append, save = Journal._append, checkpoint.save
 
     @contextmanager
@@ -70,11 +77,11 @@ def patch() -> None:
 
     def said(link: HostLink, route: bytes, header: bytes, payload: Any = b"") -> bool:
         sent = send_to(link, route, header, payload)
-        passing(f"said:{wire.decode(header, wire.FROM_HOST).kind}")
+        passing(f"said:{kind_of(header)}")
         return sent
 
     def heard(server: Server, arrival: Any) -> None:
-        kind = wire.decode(arrival.header, wire.FROM_AGENT).kind
+        kind = kind_of(arrival.header)
         hear(server, arrival)
         passing(f"heard:{kind}")
 
@@ -85,6 +92,10 @@ def patch() -> None:
     def saved(*arguments: Any, **more: Any) -> str:
         passing("checkpoint")
         return save(*arguments, **more)
+
+    def ticketed(*arguments: Any) -> None:
+        save_ticket(*arguments)
+        passing("ticket")
 
     replaced: dict[str, tuple[type, Callable[..., Any]]] = {
         "transaction": (Journal, watched), "send_to": (HostLink, said), "_hear": (Server, heard),
