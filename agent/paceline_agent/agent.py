@@ -22,6 +22,7 @@ from pathlib import Path
 from paceline import machine as m
 from paceline import wire
 from paceline.errors import KeyFileError, PacelineError, RemoteProtocolError, StorageError
+from paceline.talk import Talk
 from paceline.version import VERSION
 from paceline_agent import channel, kept
 from paceline_agent.child import TrainerChild
@@ -39,10 +40,10 @@ _EXIT_CODES = {"version": 6, "fenced": 5, "key": 5, "manifest": 6, "data": 3, "e
 class Agent:
     """One board's agent. `run` returns the exit status; `stop` may be called from a signal handler."""
 
-    def __init__(self, config: AgentConfig, base: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, config: AgentConfig, base: Path, talk: Talk) -> None:
         self._config = config
         self._base = base
-        self._say = say
+        self._talk = talk
         self._outbox: deque[tuple[bytes, memoryview | bytes]] = deque()
         self._payload: memoryview | bytes = b""
         self._base_hash = hashlib.sha256()
@@ -78,7 +79,7 @@ class Agent:
             )  # fmt: skip
             left = kept.load(state_dir, self._trainer.update_path)
             self._machine = m.AgentMachine(identity, lambda: secrets.randbits(64) or 1, left)
-            self._say(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}")
+            self._talk(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}")
             self._do(self._machine.restart(_now_s()))
             while self._status is None and not self._stopping:
                 self._turn()
@@ -111,7 +112,7 @@ class Agent:
         try:
             self._step(m.Received(arrival.header, len(arrival.payload)))
         except RemoteProtocolError as error:
-            self._say(f"the host broke the protocol, message dropped: {error}")
+            self._talk.warning(f"the host broke the protocol, message dropped: {error}")
         finally:
             self._payload = b""
 
@@ -133,7 +134,7 @@ class Agent:
                 values = {name: getattr(message, name) for name in m.WorkDone.__dataclass_fields__}
                 self._step(m.WorkDone(**values))
             elif isinstance(message, channel.Failed):
-                self._say(f"trainer: {message.reason}: {message.detail}")
+                self._talk.warning(f"trainer: {message.reason}: {message.detail}")
                 self._joules.activity(_now_us(), False)
                 self._step(m.WorkFailed(message.lease or 0, message.reason, message.detail))
 
@@ -159,13 +160,16 @@ class Agent:
         if why:
             self._trainer.close()
         self._joules.activity(_now_us(), False)
-        self._say(how)
+        self._talk.warning(how, event="trainer")
         self._step(m.TrainerGone(how))
 
     def _mind_the_meter(self) -> None:
         if self._joules.trouble != self._trouble:
             self._trouble = self._joules.trouble
-            self._say(f"meter: {self._trouble}; its joules are unknown" if self._trouble else "meter: readings again")
+            if self._trouble:
+                self._talk.warning(f"meter: {self._trouble}; its joules are unknown", event="meter")
+            else:
+                self._talk("meter: readings again", event="meter")
 
     def _settle_joules(self) -> None:
         for event in self._joules.settled():
@@ -232,7 +236,7 @@ class Agent:
         self._trainer.send(channel.Cancel(action.lease))
 
     def _keep(self, action: m.Keep) -> None:
-        kept.save(self._state_dir, action.kept, self._say)
+        kept.save(self._state_dir, action.kept, self._talk)
 
     def _open_window(self, action: m.OpenWindow) -> None:
         self._joules.open(_now_us())
@@ -254,12 +258,12 @@ class Agent:
         self._outbox.clear()
         if self._link.refused or "CURVE handshake" in trouble:
             raise KeyFileError(f"cannot work with {self._config.host.endpoint}: {trouble}")
-        self._say(f"{action.reason}{': ' + trouble if trouble else ''}; connecting again")
+        self._talk.warning(f"{action.reason}{': ' + trouble if trouble else ''}; connecting again", event="reconnect")
         self._link.reconnect()
         self._do(self._machine.restart(_now_s()))
 
     def _exit(self, action: m.Exit) -> None:
-        self._say(action.text)
+        self._talk.error(action.text, event=action.code)
         self._status = _EXIT_CODES.get(action.code, 9)
 
     def _goodbye(self) -> None:

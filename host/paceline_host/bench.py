@@ -21,6 +21,7 @@ from paceline import Controller, allocate
 from paceline.errors import RunError
 from paceline.keys import write_pair
 from paceline.one_way import KINDS, NBYTES
+from paceline.talk import Talk
 from paceline.wire import FROM_AGENT, Hello, decode
 from paceline_host import bench_transfer as transfer
 from paceline_host.comparison import Comparison, Watcher, new_folder
@@ -143,7 +144,7 @@ def bench_round(say: Callable[[str], None], rounds: int = 200) -> list[dict[str,
             path.write_text(OVERHEAD.format(rounds=rounds, fsync=fsync), encoding="utf-8")
             home = new_folder(Path(folder) / "runs", path.stem)
             quiet = Watcher(lambda text: None, lambda policy, machine, now_s: None, lambda folder, outcome: None)
-            if not run_embedded(Comparison(load_experiment(path), quiet), home, quiet.say):
+            if not run_embedded(Comparison(load_experiment(path), quiet), home, Talk("paceline", "error")):
                 raise RunError("the benchmark's run did not finish")
             with Ledger(home / "equal") as ledger:
                 spans = [r.makespan_s * 1000 for r in ledger.rounds()[1:] if r.makespan_s is not None]

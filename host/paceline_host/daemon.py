@@ -83,7 +83,7 @@ class Daemon:
             self._keyring = Keyring(config)
             boards, operators = self._keyring.peers.boards, self._keyring.peers.operators
             self._key = fingerprint(keys.public)
-            self._link = HostLink(config.listen, keys, boards, self._talk, operators)
+            self._link = HostLink(config.listen, keys, boards, self._talk.warning, operators)
             life.callback(self._link.close)
             life.enter_context(tickets.held(self._runs_dir))
             settings = RunSettings(1, 1, patience_s=config.patience_s, chunk_bytes=config.chunk_bytes)

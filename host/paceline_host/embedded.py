@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from paceline.keys import KeyPair, read_boards, read_pair
+from paceline.talk import Talk
 from paceline_host.comparison import Comparison, first_credit, held
 from paceline_host.experiment import RunSettings
 from paceline_host.fleet import LocalFleet
@@ -30,20 +31,20 @@ def terms(run: RunSettings) -> Terms:
     )
 
 
-def run_embedded(comparison: Comparison, folder: Path, say: Callable[[str], None]) -> bool:
+def run_embedded(comparison: Comparison, folder: Path, talk: Talk) -> bool:
     """Work through a comparison below `folder`; True when all its runs finished. Raises PacelineError."""
     experiment = comparison.experiment
     with ExitStack() as life:
         life.enter_context(held(folder))
         fleet, keys, boards = _fleet(comparison, folder, life)
-        link = HostLink(experiment.fleet.listen, keys, boards, say)
+        link = HostLink(experiment.fleet.listen, keys, boards, talk.warning)
         life.callback(link.close)
-        server = Server(link, Peers(terms(experiment.run)), fleet, say)
+        server = Server(link, Peers(terms(experiment.run)), fleet, talk)
         if fleet is not None:
-            say(f"starting {len(boards)} emulated boards (logs in {fleet.folder})")
+            talk(f"starting {len(boards)} emulated boards (logs in {fleet.folder})")
             fleet.start(link.endpoint, lambda: comparison.stopping)
         else:
-            say(f"listening on {link.endpoint} for {', '.join(boards)}")
+            talk(f"listening on {link.endpoint} for {', '.join(boards)}")
         server.start()
         life.callback(server.close)
         return comparison.work(folder, server, boards)

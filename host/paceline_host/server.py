@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from paceline.errors import LocalProtocolError, RemoteProtocolError, RunError
+from paceline.talk import Talk
 from paceline.wire import Bye, Message, Ping, Pong, Reject
 from paceline_host import machine as m
 from paceline_host.fleet import LocalFleet
@@ -75,7 +76,6 @@ class _Run:
     store: Store
     zero_s: float  # monotonic instant of second 0 of its journal
     uploads: Uploads
-    dropped: Counter[str]  # messages that were dropped before it
     ended: queue.SimpleQueue[Outcome | BaseException] = field(default_factory=queue.SimpleQueue)
     jobs: list[Job] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -95,13 +95,14 @@ class Server:
     `start` it, let `serve` work through runs from any one thread, `close` it.
     """
 
-    def __init__(self, link: HostLink, peers: Peers, fleet: LocalFleet | None, say: Callable[[str], None]) -> None:
-        self._link, self._peers, self._fleet, self._say = link, peers, fleet, say
+    def __init__(self, link: HostLink, peers: Peers, fleet: LocalFleet | None, talk: Talk) -> None:
+        self._link, self._peers, self._fleet, self._talk = link, peers, fleet, talk
         self._run: _Run | None = None
         self._next: queue.SimpleQueue[_Run] = queue.SimpleQueue()
         self._stop_reason = ""
         self._closing = False
         self._broken: BaseException | None = None
+        self._told_dropped: Counter[str] = Counter()  # messages that were dropped, as of the last run
         self._departed: dict[str, str] = {}  # boards whose process has ended, and how
         self._looked_s = 0.0
         self._thread = threading.Thread(target=self._work, name="host", daemon=True)
@@ -118,7 +119,7 @@ class Server:
         self, machine: m.RoundMachine, planner: TimedPlanner, store: Store, uploads: Uploads, zero_s: float
     ) -> Outcome:
         """Serve a run to its end. `zero_s`: monotonic instant of its second 0. Raises what made the store fail."""
-        run = _Run(machine, planner, store, zero_s, uploads, Counter())
+        run = _Run(machine, planner, store, zero_s, uploads)
         self._next.put(run)
         self._link.wake()
         while True:  # in short waits, so that signals are handled meanwhile
@@ -220,8 +221,7 @@ class Server:
 
     def _begin_next(self) -> None:
         with suppress(queue.Empty):
-            run = self._run = self._next.get_nowait()
-            run.dropped = self._count_dropped()
+            self._run = self._next.get_nowait()
             for name in self._peers.connected():
                 self._connected(name)
             for name, how in self._departed.items():
@@ -244,6 +244,7 @@ class Server:
             run.store.post(run.jobs)
             run.jobs = []
         if run.outcome is not None:
+            self.on_view(run.machine, time.monotonic())  # the last rounds may have gone by since the last look
             self._run = None
             run.ended.put(run.outcome)
 
@@ -265,7 +266,7 @@ class Server:
         heard = self._peers.hear(board, arrival.header, time.monotonic())
         run = self._run
         if heard.warning:
-            self._say(heard.warning)
+            self._talk.warning(heard.warning, board=board, event="protocol")
             if run is not None:
                 note = m.Note("warning", heard.warning, run.index.get(board), loud=False)
                 run.jobs.append(Job(note, run.now_s))
@@ -305,7 +306,10 @@ class Server:
             actions = run.machine.step(event, time.monotonic())
         except RemoteProtocolError as error:
             self._peers.dropped["against-the-run"] += 1
-            self._say(f"{arrival.board if arrival else 'a board'} broke the protocol, message dropped: {error}")
+            board = arrival.board if arrival else ""
+            self._talk.warning(
+                f"{board or 'a board'} broke the protocol, message dropped: {error}", board=board, event="protocol"
+            )
             return
         for action in actions:
             self._do(run, action, arrival)
@@ -326,7 +330,9 @@ class Server:
         elif isinstance(action, m.StoreSlices) and action.first:
             allocate_s = run.planner.last_s
         elif isinstance(action, m.Note) and action.loud:
-            self._say(action.detail)
+            level = "info" if action.kind == "back" else "warning"
+            name = "" if action.board is None else run.names[action.board]
+            self._talk(action.detail, level=level, board=name, event=action.kind)
         elif isinstance(action, m.Finish):
             self._record_dropped(run)
         run.jobs.append(Job(action, run.now_s, upload, allocate_s))
@@ -334,11 +340,12 @@ class Server:
             run.outcome = Outcome(action.ok, action.reason)
 
     def _record_dropped(self, run: _Run) -> None:
-        """Say and journal how many messages of this run were refused, and for what."""
-        fresh = self._count_dropped() - run.dropped
+        """Say and journal how many messages were refused, and for what; what came before a run counts with it."""
+        dropped = self._count_dropped()
+        fresh, self._told_dropped = dropped - self._told_dropped, dropped
         if fresh:
             counts = ", ".join(f"{number} {reason}" for reason, number in sorted(fresh.items()))
-            self._record(run, m.Note("dropped", f"messages dropped in this run: {counts}"))
+            self._record(run, m.Note("dropped", f"messages dropped since the run before: {counts}"))
 
     def _count_dropped(self) -> Counter[str]:
         return self._peers.dropped + Counter({"wrong-frames": self._link.dropped_frames})
@@ -356,6 +363,6 @@ class Server:
         try:
             header = self._peers.encode(name, message, time.monotonic())
         except (KeyError, LocalProtocolError) as error:
-            self._say(f"{name}: {message.kind} not sent: {error}")
+            self._talk.warning(f"{name}: {message.kind} not sent: {error}", board=name, event="protocol")
             return True
         return self._link.send(name, header, payload)

@@ -14,7 +14,7 @@ import pytest
 
 from .fleet_tools import Bench, Program, until
 from .test_daemon import Daemon
-from .test_resume import BOARDS, EVERY, KILLED, MORTAL, RUN, counted, models
+from .test_resume import BOARDS, EVERY, KILLED, MORTAL, RUN, NeverCame, counted, models
 
 GROUPS = 3  # side by side; most of the time is spent waiting for connections
 DONE = ("finished", "failed", "stopped")
@@ -71,8 +71,18 @@ def killed_at(daemon: MortalDaemon, point: str) -> list[str | None]:
     dying = daemon.live(point)
     dying.says("listening on")
     before = daemon.tickets()
+
+    def is_over(daemon: MortalDaemon) -> bool:
+        return any(daemon.done(ticket) for ticket in daemon.tickets() - before)
+
     daemon.bench.call("paceline", "run", daemon.plan, "--host", "h", "--detach")  # may find nobody to answer
-    assert dying.ends() == KILLED, f"never came to {point}:\n{dying.err}"
+    until(
+        f"the daemon to die, or to be done without coming to {point}", lambda: dying.process.poll() or is_over(daemon)
+    )
+    if dying.process.poll() is None:  # how many commits a run needs depends on what falls together
+        daemon.host.process.terminate()
+        raise NeverCame(point)
+    assert dying.ends() == KILLED, f"{point}:\n{dying.err}"
     assert daemon.pts.read_text(encoding="utf-8") == f"{point}\n"
     found = daemon.tickets() - before
     kept = {ticket: counted(daemon.home / "runs" / ticket / "equal") for ticket in found}
@@ -107,13 +117,18 @@ def test_killed_at_every_write_and_after_every_message_a_daemon_takes_up_its_run
     assert {"commit", "committed", "ticket", "said:queued", "heard:result", "said:answer"} <= kinds
     steady = [p for p in points if p.split(":")[1] not in ("ping", "pong")]  # how many of these there are is chance
 
+    missed: list[str] = []
+
     def group(number: int) -> list[str]:
-        faults = []
+        faults: list[str] = []
         chosen: Sequence[str] = steady[::EVERY][number::GROUPS]
         with mortal_daemon(tmp_path / f"group-{number}") as daemon:
             for point in chosen:
                 try:
                     got = killed_at(daemon, point)
+                except NeverCame:
+                    missed.append(point)
+                    continue
                 except AssertionError as error:
                     return [*faults, f"{point}: {error}"]
                 if got != wanted:
@@ -123,3 +138,4 @@ def test_killed_at_every_write_and_after_every_message_a_daemon_takes_up_its_run
     with ThreadPoolExecutor(GROUPS) as pool:
         faults = [text for found in pool.map(group, range(GROUPS)) for text in found]
     assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults)
+    assert len(missed) <= len(steady) / 10, f"these points did not come again: {missed}"

@@ -13,6 +13,7 @@ import pytest
 from paceline import wire
 from paceline.errors import KeyFileError, LinkError, RunError
 from paceline.keys import KeyPair, fingerprint
+from paceline.talk import Talk
 from paceline.wire import Hello, Welcome
 from paceline_agent.link import AgentLink
 from paceline_host import operator_wire as w
@@ -32,11 +33,13 @@ class Host:
     def __init__(self) -> None:
         self.keys, self.pi, self.ann = new_pair(), new_pair(), new_pair()
         self.said: list[str] = []
+        talk = Talk("paceline")
+        talk.lines_to(self.said.append)
         self.asked: list[tuple[str, bytes, bytes]] = []
         operators = {"ann": self.ann.public}
         self.link = HostLink("tcp://127.0.0.1:*", self.keys, {"pi": self.pi.public}, self.said.append, operators)
         self.peers = Peers(Terms(1, 1 << 18, 1 << 20, 2.0, 30.0))
-        self.server = Server(self.link, self.peers, None, self.said.append)
+        self.server = Server(self.link, self.peers, None, talk)
         self.server.on_operator = lambda a: self.asked.append((a.operator, bytes(a.header), bytes(a.payload)))
         self.server.start()
         self.closed = False
