@@ -20,6 +20,7 @@ from paceline.keys import KeyPair, fingerprint
 from paceline.wire import MAX_FRAME
 
 COPY_BELOW = 1 << 18
+NOTHING = memoryview(b"")  # the payload of most messages
 KEEP_BYTES = 8 << 20
 # Plain integers, and EVENTS asked before a receive: flags of an enum are joined, and Again is raised, at a price.
 NOW, NOW_AND_MORE, READABLE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE), int(zmq.POLLIN)
@@ -88,14 +89,17 @@ class AgentLink:
             frames = [self._socket.recv(NOW, copy=False)]
             while frames[-1].more:
                 frames.append(self._socket.recv(NOW, copy=False))
-            if len(frames) == 2:
-                yield Arrival(frames[0].buffer, frames[1].buffer)
+            if len(frames) <= 2:
+                yield Arrival(frames[0].buffer, frames[1].buffer if len(frames) == 2 else NOTHING)
 
     def send(self, header: bytes, payload: memoryview | bytes = b"") -> bool:
         """Send without waiting; False: not connected, or the pipe is full."""
         try:
-            self._socket.send(header, NOW_AND_MORE)
-            self._socket.send(payload, NOW, copy=len(payload) < COPY_BELOW)
+            if len(payload):
+                self._socket.send(header, NOW_AND_MORE)
+                self._socket.send(payload, NOW, copy=len(payload) < COPY_BELOW)
+            else:
+                self._socket.send(header, NOW)
         except zmq.Again:
             return False
         return True

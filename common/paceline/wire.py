@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages <-> header bytes. Pure: knows no socket, clock, thread or state; tensors never pass through here.
 
-A message on the link is two frames: a msgpack map of at most HEADER_BYTES (this module) and a payload of raw bytes, a
+A message on the link is a frame, a msgpack map of at most HEADER_BYTES (this module), or two: with raw bytes behind, a
 piece of a model or update; most messages have none. Every field is checked on the way in (type, range, length,
 finiteness) and on the way out, so the code behind it may trust what it gets. docs/PROTOCOL.md lists the messages and
 the rules, each with its test.

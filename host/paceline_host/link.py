@@ -30,6 +30,7 @@ KEEP_BYTES = 8 << 20
 # Plain integers, and EVENTS asked before a receive: flags of an enum are joined, and Again is raised, at a price.
 NOW, NOW_AND_MORE, READABLE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE), int(zmq.POLLIN)
 Socket = zmq.Socket[bytes]
+NOTHING = memoryview(b"")  # the payload of most messages
 STRANGERS = 100  # unknown keys that are remembered
 GOODBYE_MS = 300
 _REFUSALS = {
@@ -140,21 +141,18 @@ class HostLink:
         for _ in range(limit):
             if not self._events() & READABLE:
                 return
-            frames = [self._socket.recv(NOW, copy=False)]
-            while frames[-1].more:
-                frame = self._socket.recv(NOW, copy=False)
-                if len(frames) < 4:
-                    frames.append(frame)
-                else:
-                    frames[-1] = frame  # an endless multipart is drained, not kept
-            if len(frames) != 3:
+            route = self._socket.recv(NOW)
+            header = last = self._socket.recv(NOW, copy=False)
+            frames = 1
+            while last.more:  # an endless multipart is drained, not kept
+                last = self._socket.recv(NOW, copy=False)
+                frames += 1
+            peer = self._peer_of(header)
+            if frames > 2 or peer is None:
                 self.dropped_frames += 1
                 continue
-            peer = self._peer_of(frames[1])
-            if peer is None:
-                self.dropped_frames += 1
-                continue
-            yield Arrival(peer.board, frames[0].bytes, frames[1].buffer, frames[2].buffer, peer.operator)
+            payload = last.buffer if frames == 2 else NOTHING
+            yield Arrival(peer.board, route, header.buffer, payload, peer.operator)
 
     def admit(self, boards: Mapping[str, str], operators: Mapping[str, str]) -> None:
         """From now on these are let in, and heard, and no others. Raises KeyFileError and changes nothing."""
@@ -178,8 +176,11 @@ class HostLink:
         """Send along a route, without waiting; False as in `send`."""
         try:
             self._socket.send(route, NOW_AND_MORE)
-            self._socket.send(header, NOW_AND_MORE)
-            self._socket.send(payload, NOW, copy=len(payload) < COPY_BELOW)
+            if len(payload):
+                self._socket.send(header, NOW_AND_MORE)
+                self._socket.send(payload, NOW, copy=len(payload) < COPY_BELOW)
+            else:
+                self._socket.send(header, NOW)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise

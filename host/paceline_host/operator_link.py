@@ -63,8 +63,8 @@ class OperatorLink:
             poller.poll(max(0, int((end_s - time.monotonic()) * 1000 + 0.999)))
             with suppress(zmq.Again):  # what came before the end of a connection is still heard
                 frames = self._socket.recv_multipart(zmq.DONTWAIT)
-                if len(frames) == 2:
-                    return frames[0], frames[1]
+                if len(frames) <= 2:
+                    return frames[0], frames[1] if len(frames) == 2 else b""
             if self._event() is not None:
                 raise LinkError(f"the host at {self._endpoint} has ended the connection; has it been stopped?")
             if time.monotonic() >= end_s:

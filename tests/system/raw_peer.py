@@ -61,7 +61,8 @@ class RawPeer:
         """Return the next message of a kind and its payload."""
         end_s = time.monotonic() + WAIT_S
         while self._socket.poll(max(0, int((end_s - time.monotonic()) * 1000))):
-            header, payload = self._socket.recv_multipart()
+            header, *rest = self._socket.recv_multipart()
+            payload = rest[0] if rest else b""
             message = wire.decode(header, wire.FROM_HOST)
             if isinstance(message, kind):
                 return message, payload
