@@ -14,6 +14,7 @@ from paceline_host.comparison import Comparison, first_credit, held
 from paceline_host.experiment import RunSettings
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import HostLink
+from paceline_host.patience import Patience
 from paceline_host.peers import Peers, Terms
 from paceline_host.server import Server
 
@@ -26,7 +27,7 @@ def terms(run: RunSettings) -> Terms:
         host_epoch=time.time_ns() // 1_000_000,  # grows with each start; a label, never subtracted
         chunk_bytes=run.chunk_bytes,
         credit_bytes=first_credit(run.chunk_bytes),
-        heartbeat_s=min(2.0, run.patience_s / 6),
+        heartbeat_s=Patience(run.patience_s).waits["heartbeat_s"][0],
         patience_s=run.patience_s,
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,8 @@ from typing import Annotated
 from paceline import toml
 from paceline.errors import KeyFileError, SettingsError, StorageError
 from paceline.keys import KeyPair, is_public, read_boards, read_pair, read_public, write_pair
-from paceline.settings import Bounds, load
+from paceline.settings import Bounds, load, read
+from paceline.sheet import Sheet
 
 PORT = 5570
 WHERE = "PACELINE_HOST"  # the environment variable that names an operator.toml
@@ -28,7 +30,7 @@ class HostConfig:
     runs_dir: str = "runs"  # where the folders of submitted experiments are made
     data_dir: str = ""  # folder of data sets; empty: the cache of `paceline data fetch`
     patience_s: Annotated[float, Bounds(gt=0, le=86_400)] = 30.0  # of sessions; a run's own waits come from its file
-    chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 18
+    chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 19
     resume: bool = True  # at the start take up what an earlier life of this host left unfinished
 
     def read_keys(self) -> KeyPair:
@@ -62,6 +64,24 @@ def load_host(path: Path) -> HostConfig:
         config, keys=str(base / config.keys), runs_dir=str(base / config.runs_dir),
         data_dir=str(base / config.data_dir) if config.data_dir else "",
     )  # fmt: skip
+
+
+def is_host_file(path: Path) -> bool:
+    """Tell a host.toml from an experiment file: it has no tables."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(content) and not any(isinstance(value, dict) for value in content.values())
+
+
+def host_with_sheet(path: Path) -> tuple[HostConfig, Sheet]:
+    """Read host.toml as it stands; return it with the sheet that knows where each key stands. Raises SettingsError."""
+    sheet = Sheet.read(path, path.name)
+    config, faults = read(sheet, HostConfig)
+    if config is None:
+        raise SettingsError(faults)
+    return config, sheet
 
 
 def load_operator(where: str | None) -> OperatorConfig:

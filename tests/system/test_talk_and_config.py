@@ -130,3 +130,18 @@ def test_config_show_of_an_agent_shows_paths_of_keys_and_never_a_secret(bench: B
         "paceline-agent: agent.toml, line 1: key_file: expected a string, got 1",
         "paceline-agent: agent.toml: state_dir is missing: expected a string",
     ]
+
+
+def test_a_hosts_own_file_is_shown_too_and_a_wrong_one_refused(tmp_path: Path) -> None:
+    (tmp_path / "host.toml").write_text('\nlisten = "tcp://*:6000"\npatience_s = 6.0\n', encoding="utf-8")
+    with Bench(tmp_path) as bench:
+        shown = bench.call("paceline", "config", "show", "host.toml", "--origin")
+        assert shown.ends() == 0, shown.err
+        assert 'listen = "tcp://*:6000"  # host.toml:2' in shown.out
+        assert "resume = true  # default" in shown.out
+        assert "heartbeat_s           1" in shown.out
+        (tmp_path / "host.toml").write_text("listen = 5\nresum = true\n", encoding="utf-8")
+        wrong = bench.call("paceline", "config", "show", "host.toml")
+        assert wrong.ends() == 3
+        assert "host.toml, line 1: listen: expected" in wrong.err
+        assert "did you mean resume" in wrong.err
