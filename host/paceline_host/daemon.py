@@ -216,7 +216,11 @@ class Daemon:
         elif isinstance(message, w.Stop):
             self._do(self._desk.stop(caller, request, message.ticket))
         elif isinstance(message, w.Watch):
-            self._do(self._desk.watch(caller, request, message.ticket))
+            for action in self._desk.watch(caller, request, message.ticket):
+                if isinstance(action, desk.Say) and isinstance(action.message, w.Ended):
+                    self._clerk.give(caller, action.message)  # it is over already: its report is read from disk
+                else:
+                    self._do([action])
         else:
             self._desk.unwatch(caller, request)
 

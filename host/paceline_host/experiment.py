@@ -23,6 +23,9 @@ def _some(policies: tuple[str, ...]) -> None:
         raise ValueError('expected at least one policy, for instance ["time"]')
 
 
+NO_KEYS = "fleet.keys is missing"
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """What is run. Each policy is a run of its own over the same fleet, with the same seed and samples."""
@@ -85,8 +88,11 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     return load_with_sheet(path, overrides)[0]
 
 
-def load_with_sheet(path: Path, overrides: Sequence[str] = ()) -> tuple[Experiment, Sheet]:
-    """Read an experiment file as `load_experiment` does; return it with the sheet that knows where each key stands."""
+def load_with_sheet(path: Path, overrides: Sequence[str] = (), *, keys_needed: bool = True) -> tuple[Experiment, Sheet]:
+    """Read an experiment file as `load_experiment` does; return it with the sheet that knows where each key stands.
+
+    Not `keys_needed`: a daemon's boards have their keys there.
+    """
     sheet = Sheet.read(path, path.name)
     faults: list[str] = []
     for text in overrides:
@@ -96,6 +102,8 @@ def load_with_sheet(path: Path, overrides: Sequence[str] = ()) -> tuple[Experime
             faults += error.errors
     experiment, found = read(sheet, Experiment)
     faults += [*found, *_task_faults(sheet), *_faults(sheet)]
+    if not keys_needed:
+        faults = [fault for fault in faults if NO_KEYS not in fault]
     if experiment is None or faults:
         raise SettingsError(faults)
     return experiment, sheet
@@ -136,8 +144,7 @@ def _faults(sheet: Sheet) -> Iterator[str]:
     fleet = sheet.at(("fleet",))
     if isinstance(fleet, dict) and fleet.get("kind") == "boards" and not fleet.get("keys"):
         yield (
-            f'{sheet.place(("fleet", "kind"))}: fleet.keys is missing: kind = "boards" needs the folder that '
-            "`paceline keys` made"
+            f'{sheet.place(("fleet", "kind"))}: {NO_KEYS}: kind = "boards" needs the folder that `paceline keys` made'
         )
     profile = sheet.at(("fleet", "profile"))
     if isinstance(fleet, dict) and fleet.get("kind", "local") == "local" and isinstance(profile, str):

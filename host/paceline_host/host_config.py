@@ -96,12 +96,12 @@ def load_operator(where: str | None) -> OperatorConfig:
     if path.is_dir() or path.name == "host.toml":
         path = (path if path.is_dir() else path.parent) / "operator.toml"
     if not path.exists():
-        raise SettingsError(
-            [
-                f"{path} does not exist, so there is no host to speak to; name its operator.toml with --host or in "
-                f"${WHERE} (paceline host --init FOLDER makes one)"
-            ]
-        )
+        why = (
+            f"{endpoint} says where the host is; the keys are those of {path}, which does not exist"
+            if endpoint else f"{path} does not exist, so there is no host to speak to"
+        )  # fmt: skip
+        text = f"{why}; name an operator.toml with --host or in ${WHERE} (paceline host --init FOLDER makes one)"
+        raise SettingsError([text])
     config, base = load(path, OperatorConfig, where=path.name), path.resolve().parent
     _check_endpoint(path.name, "endpoint", config.endpoint)
     return OperatorConfig(

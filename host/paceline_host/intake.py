@@ -22,6 +22,7 @@ from paceline_host.comparison import EXPERIMENT, Comparison, Watcher, new_folder
 from paceline_host.desk import Caller
 from paceline_host.experiment import DataSettings, Experiment, load_experiment
 from paceline_host.host_config import HostConfig
+from paceline_host.report_files import report_of
 from paceline_host.runs import list_runs
 from paceline_host.tickets import Ticket
 
@@ -104,16 +105,16 @@ class Cleared:
 
 
 class Clerk(threading.Thread):
-    """`give` it requests that take a while: SUBMIT, RUNS; `post` hears what came of each. Tickets count on from
-    `number`.
+    """`give` it requests that take a while: SUBMIT, RUNS, the report of what is over; `post` hears what came of each.
+    Tickets count on from `number`.
     """
 
     def __init__(self, config: HostConfig, number: int, post: Callable[[Cleared], None]) -> None:
         super().__init__(name="clerk", daemon=True)
         self._config, self._numbers, self._post = config, itertools.count(number), post
-        self._requests: queue.SimpleQueue[tuple[Caller, w.Submit | w.Runs]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[Caller, w.Submit | w.Runs | w.Ended]] = queue.SimpleQueue()
 
-    def give(self, caller: Caller, message: w.Submit | w.Runs) -> None:
+    def give(self, caller: Caller, message: w.Submit | w.Runs | w.Ended) -> None:
         """Work on a request."""
         self._requests.put((caller, message))
 
@@ -130,8 +131,11 @@ class Clerk(threading.Thread):
                 result = w.Refused(message.request, 1, document={"errors": [f"a bug of paceline: {error!r}"]})
             self._post(Cleared(caller, message.request, result))
 
-    def _result(self, message: w.Submit | w.Runs, by: str) -> Ticket | w.Message:
+    def _result(self, message: w.Submit | w.Runs | w.Ended, by: str) -> Ticket | w.Message:
         if isinstance(message, w.Submit):
             return take_in(message, by, next(self._numbers), self._config)
+        if isinstance(message, w.Ended):
+            report = report_of(Path(self._config.runs_dir) / message.ticket, lambda text: None)
+            return replace(message, document=report)
         rows = list_runs(Path(self._config.runs_dir))
         return w.Told(message.request, document={"schema": "paceline-runs-1", "runs": rows[-MANY_RUNS:]})

@@ -3,27 +3,25 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import PacelineError
 from paceline_host import machine as m
-from paceline_host.comparison import Comparison, Watcher
+from paceline_host.comparison import Comparison, Watcher, held
 from paceline_host.host_config import HostConfig
 from paceline_host.intake import taken
 from paceline_host.journal import JOURNAL
 from paceline_host.ledger import Ledger
-from paceline_host.operator_wire import DOCUMENT_BYTES
 from paceline_host.progress import Header
 from paceline_host.recovery import begun
+from paceline_host.report_files import report_of
 from paceline_host.server import Outcome, Server
 from paceline_host.tickets import Ticket
 from paceline_host.watch import board_views
@@ -130,14 +128,15 @@ class Worker(threading.Thread):
                 if self._told[0] == ticket.name:
                     comparison.stop(self._told[1])
             boards = _begun_with(folder) or self._config.read_peers()[0]
-            ok = comparison.work(folder, self._server, boards)
+            with held(folder):
+                ok = comparison.work(folder, self._server, boards)
         finally:
             with self._lock:  # from here on a stop of this ticket does nothing, least of all to the next one
                 self._comparison = None
                 self._server.stop("")
             self.where = Where()
         reason = next((outcome.reason for outcome in outcomes if not outcome.ok), comparison.stopping and "stopped")
-        return Over(ticket, ok, "" if ok else str(reason), self._report(folder))
+        return Over(ticket, ok, "" if ok else str(reason), report_of(folder, self._say))
 
     def _view(self, policy: str, machine: m.RoundMachine, now_s: float) -> None:
         """Take note of a run's state; called from the loop's thread."""
@@ -150,22 +149,3 @@ class Worker(threading.Thread):
         header = Header(policy, machine.round, self._rounds, machine.phase, seconds)
         boards = [asdict(view) for view in board_views(machine, now_s)]
         self._post(News({"view": {"header": asdict(header), "boards": boards}}))
-
-    def _report(self, folder: Path) -> dict[str, Any]:
-        """Write the report's files; return it for who watches, as far as it fits into a message."""
-        if not any(folder.glob("*/journal.sqlite")):
-            return {}
-        from paceline_host.html import write_pages
-        from paceline_host.report import load_report, render
-
-        try:
-            report = load_report(folder)
-            content = report.as_json()
-            with suppress(OSError):
-                (folder / "report.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            write_pages(report, folder)
-        except PacelineError as error:
-            self._say(f"{folder.name}: no report: {error}")
-            return {}
-        document = {"text": render(report), "report": content}
-        return document if len(json.dumps(document)) < DOCUMENT_BYTES else {"text": document["text"]}

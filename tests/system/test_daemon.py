@@ -351,3 +351,21 @@ def test_what_init_made_is_never_written_over(daemon: Daemon) -> None:
     assert "host.toml exists already" in again.err
     assert {path: path.read_bytes() for path in daemon.home.rglob("*") if path.is_file()} == before
     assert {path.name for path in before if path.stat().st_mode & 0o077 == 0} >= {"host.key"}
+
+
+def test_what_cannot_be_meant_is_refused_before_the_daemon_is_asked(daemon: Daemon) -> None:
+    for argv in (["stop", ""], ["stop", "../../etc"], ["watch", "a/b"]):
+        assert "is no ticket" in daemon.ask(*argv, exits=2).err
+    assert "a daemon has its own" in daemon.ask("runs", "--runs-dir", "x", exits=2).err
+
+
+def test_who_watches_what_is_over_gets_its_report(daemon: Daemon) -> None:
+    daemon.make_board("a")
+    daemon.start()
+    daemon.agent("a")
+    ticket = daemon.submit("short", TWO_ROUNDS)
+    until("the run to be over", lambda: daemon.state(ticket) == "finished")
+    watched = daemon.ask("watch", ticket)
+    assert "every sample counted exactly once" in watched.out
+    (line,) = daemon.ask("watch", ticket, "--json").out.splitlines()
+    assert json.loads(line)["report"]["runs"][0]["counted_exactly_once"] is True

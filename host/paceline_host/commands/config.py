@@ -45,7 +45,7 @@ def _show(arguments: argparse.Namespace, talk: Talk) -> int:
         settings, sheet = host_with_sheet(arguments.experiment)
         patience_s, knob = settings.patience_s, "patience_s"
     else:
-        experiment, sheet = load_with_sheet(arguments.experiment, arguments.set)
+        experiment, sheet = load_with_sheet(arguments.experiment, arguments.set, keys_needed=False)
         patience_s, knob = experiment.run.patience_s, "run.patience_s"
         settings = effective(experiment)
     waits = Patience(patience_s).waits

@@ -52,7 +52,7 @@ def add(program: Program) -> None:
         exits=_EXITS,
     )
     for parser in (stop, watch):
-        parser.add_argument("ticket", nargs="?", default="", metavar="TICKET", help="as `paceline status` names it")
+        parser.add_argument("ticket", nargs="?", type=_ticket, metavar="TICKET", help="as `paceline status` names it")
     for parser in (status, stop, watch):
         add_host(parser)
         parser.add_argument("--json", action="store_true", help="print JSON")
@@ -65,12 +65,23 @@ def add_host(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _ticket(text: str) -> str:
+    """Return a ticket's name; an empty one is refused, because without a name the active experiment is meant."""
+    from paceline_host.operator_wire import is_name
+
+    if not is_name(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no ticket; `paceline status` and `paceline runs` name them")
+    return text
+
+
 def submit(arguments: argparse.Namespace, talk: Talk) -> int:
     """`paceline run --host`: hand the experiment over, and watch it unless told otherwise."""
     if not arguments.host:
         raise UsageError("paceline run: error: --detach needs --host: without a daemon nobody would go on")
     if arguments.replay_reports is not None:
         raise UsageError("paceline run: error: --replay-reports is for runs without --host: it names a folder here")
+    if arguments.runs_dir is not None:
+        raise UsageError("paceline run: error: --runs-dir is for runs without --host: a daemon has its own")
     path: Path = arguments.experiment
     try:
         text = path.read_text(encoding="utf-8")
@@ -90,6 +101,8 @@ def submit(arguments: argparse.Namespace, talk: Talk) -> int:
 
 def runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows of `paceline runs --host`."""
+    if arguments.runs_dir is not None:
+        raise UsageError("paceline runs: error: --runs-dir is for this machine's runs: a daemon has its own")
     with _host(arguments) as host:
         rows: list[dict[str, Any]] = host.runs()["runs"]
         return rows
@@ -108,7 +121,7 @@ def _status(arguments: argparse.Namespace, talk: Talk) -> int:
 
 def _stop(arguments: argparse.Namespace, talk: Talk) -> int:
     with _host(arguments) as host:
-        stopping = host.stop(arguments.ticket)
+        stopping = host.stop(arguments.ticket or "")
     if arguments.json:
         print(json.dumps({"schema": "paceline-stop-1", "ticket": stopping.ticket, "was": stopping.was}))
     elif stopping.was == "active":
@@ -120,7 +133,7 @@ def _stop(arguments: argparse.Namespace, talk: Talk) -> int:
 
 def _watch(arguments: argparse.Namespace, talk: Talk) -> int:
     with _host(arguments) as host:
-        return _follow(host, arguments.ticket, talk, quiet=False, as_lines=arguments.json, as_json=arguments.json)
+        return _follow(host, arguments.ticket or "", talk, quiet=False, as_lines=arguments.json, as_json=arguments.json)
 
 
 def _follow(host: Operator, ticket: str, talk: Talk, *, quiet: bool, as_lines: bool, as_json: bool) -> int:

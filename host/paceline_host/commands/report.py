@@ -20,11 +20,9 @@ def add_runs(program: Program) -> None:
         "list what was run",
         about="One line a run: its folder, policy, state, rounds done and when it began.",
         examples=[("paceline runs", "all runs below runs/"), ("paceline runs --json", "the same for a program")],
-        exits=(10,),
+        exits=(3, 4, 5, 6, 10),
     )
-    parser.add_argument(
-        "--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER", help="where they are (default: runs)"
-    )
+    parser.add_argument("--runs-dir", type=Path, metavar="FOLDER", help="where they are (default: runs)")
     operate.add_host(parser)
     parser.add_argument("--json", action="store_true", help="print them as JSON")
 
@@ -64,11 +62,12 @@ def print_report(folder: Path, as_json: bool, talk: Talk) -> None:
 def _runs(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_host.runs import list_runs
 
-    rows = operate.runs(arguments) if arguments.host else list_runs(arguments.runs_dir)
+    runs_dir = arguments.runs_dir or Path("runs")
+    rows = operate.runs(arguments) if arguments.host else list_runs(runs_dir)
     if arguments.json:
         print(json.dumps({"schema": "paceline-runs-1", "runs": rows}, indent=1))
     elif not rows:
-        talk.info(f"no runs in {arguments.runs_dir}; begin with: paceline run experiments/demo.toml")
+        talk.info(f"no runs in {runs_dir}; begin with: paceline run experiments/demo.toml")
     for row in () if arguments.json else rows:
         print(
             f"{row['run']:40} {row['policy']:12} {row['state']:10} "

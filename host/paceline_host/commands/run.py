@@ -39,7 +39,6 @@ def add(program: Program) -> None:
     parser.add_argument(
         "--runs-dir",
         type=Path,
-        default=Path("runs"),
         metavar="FOLDER",
         help="where run folders are made (default: runs)",
     )
@@ -100,7 +99,9 @@ def _run(arguments: argparse.Namespace, talk: Talk) -> int:
     experiment = load_experiment(arguments.experiment, arguments.set)
     watch = watcher(experiment, talk, quiet=arguments.quiet)
     comparison = Comparison(experiment, watch, arguments.replay_reports)
-    return _work(comparison, new_folder(arguments.runs_dir, arguments.experiment.stem), arguments.json, talk)
+    return _work(
+        comparison, new_folder(arguments.runs_dir or Path("runs"), arguments.experiment.stem), arguments.json, talk
+    )
 
 
 def _resume(arguments: argparse.Namespace, talk: Talk) -> int:
