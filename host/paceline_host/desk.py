@@ -170,7 +170,7 @@ class Desk:
     def _no_such(self, caller: Caller, request: int, name: str) -> Say:
         then = self._find(name) if name else None
         if not name:
-            text = "no experiment is active or queued; submit one with: paceline run FILE --host"
+            text = "no experiment is active or queued; submit one with: paceline run FILE --host WHERE"
         elif then is not None:
             text = f"{name} is over already ({then.state})"
         else:

@@ -107,6 +107,7 @@ class Server:
         self._looked_s = 0.0
         self._thread = threading.Thread(target=self._work, name="host", daemon=True)
         self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.idle_s = 0.0  # when the last run ended
         self.presence: dict[str, Presence] = {}  # of the boards that were ever here; the loop's own, as `peers` is
         self.on_view: Callable[[m.RoundMachine, float], None] = lambda machine, now_s: None
         self.on_operator: Callable[[Arrival], None] = lambda arrival: None
@@ -245,7 +246,7 @@ class Server:
             run.jobs = []
         if run.outcome is not None:
             self.on_view(run.machine, time.monotonic())  # the last rounds may have gone by since the last look
-            self._run = None
+            self._run, self.idle_s = None, time.monotonic()
             run.ended.put(run.outcome)
 
     def _look(self, now_s: float) -> None:

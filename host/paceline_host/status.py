@@ -51,9 +51,9 @@ def run_waits(machine: m.RoundMachine, phase_since_s: float, now_s: float) -> li
 
 def board_rows(
     names: Sequence[str], machine: m.RoundMachine | None, presence: Mapping[str, Presence], start_s: float,
-    now_s: float,
+    now_s: float, idle_s: float = 0.0,
 ) -> list[Row]:  # fmt: skip
-    """Return a row for each known board. `start_s`: when the host began to listen."""
+    """Return a row for each known board. `start_s`: when the host began to listen; `idle_s`: when its last run ended."""
     in_run = {board.name: board for board in machine.boards} if machine is not None else {}
     rows = []
     for name in names:
@@ -63,7 +63,7 @@ def board_rows(
         elif not seen.here:
             row = _row(name, "gone", seen.why, seen.since_s, now_s)
         elif machine is None:
-            row = _row(name, "connected", "idle, no run is active", seen.since_s, now_s)
+            row = _row(name, "connected", "idle, no run is active", max(seen.since_s, idle_s), now_s)
         elif name not in in_run:
             row = _row(name, "connected", "takes part from the next experiment on", seen.since_s, now_s)
         else:

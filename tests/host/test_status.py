@@ -117,6 +117,8 @@ def test_boards_outside_a_run_are_idle_gone_or_for_later() -> None:
         ("connected", "idle, no run is active", 5.0),
         ("absent", "has not been here since the host started", 10.0),
     ]
+    (since,) = board_rows(["idle"], None, seen, 90.0, 100.0, 99.0)
+    assert since["since_s"] == 1.0, "it has been idle since the last run ended"
     (later,) = board_rows(["idle"], script.machine, seen, 90.0, 100.0)
     assert later["doing"] == "takes part from the next experiment on"
 

@@ -99,9 +99,8 @@ def _run(arguments: argparse.Namespace, talk: Talk) -> int:
     experiment = load_experiment(arguments.experiment, arguments.set)
     watch = watcher(experiment, talk, quiet=arguments.quiet)
     comparison = Comparison(experiment, watch, arguments.replay_reports)
-    return _work(
-        comparison, new_folder(arguments.runs_dir or Path("runs"), arguments.experiment.stem), arguments.json, talk
-    )
+    folder = new_folder(arguments.runs_dir or Path("runs"), arguments.experiment.stem)
+    return _work(comparison, folder, arguments.json, talk)
 
 
 def _resume(arguments: argparse.Namespace, talk: Talk) -> int:
