@@ -52,6 +52,7 @@ class Sheet:
         table = self.table.setdefault(name, {})
         if isinstance(table, dict):  # else the file itself is wrong there, and is told so
             table[key] = parsed["value"]
+            self._lines = {keys: line for keys, line in self._lines.items() if keys[:2] != (name, key)}
             self._overrides[name, key] = text
 
     def at(self, keys: Keys) -> object:

@@ -28,7 +28,7 @@ from paceline.policies import Policy
 from paceline.tasks import Task
 from paceline.tasks import make as make_task
 from paceline.version import VERSION
-from paceline.wire import CHUNK_START
+from paceline.wire import CHUNK_START, MAX_RANGES
 from paceline_host import machine as m
 from paceline_host import planner, records, regimes
 from paceline_host.experiment import Experiment, load_experiment
@@ -125,10 +125,14 @@ class Comparison:
             raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
         for policy in experiment.policies():
             planner.make(policy, len(names), experiment.run.budget, experiment.run.minimum)
+        budget = experiment.run.budget
         try:
             self._task = make_task(str(experiment.task["name"]), self._options, experiment.run.seed, self.data_dir)
         except SettingsError as error:
             raise SettingsError([f"[task] of the experiment: {fault}" for fault in error.errors]) from None
+        if budget > (most := (MAX_RANGES - 2) * self._task.samples):  # a slice names each epoch that it touches
+            text = f"run.budget = {budget} is more than {MAX_RANGES - 2} times the data set; expected at most {most}"
+            raise SettingsError([text])
 
     @property
     def stopping(self) -> bool:

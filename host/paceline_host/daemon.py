@@ -256,7 +256,9 @@ class Daemon:
         def look() -> w.Document:
             now_s, machine = time.monotonic(), self._server.machine
             return {
-                "boards": status.board_rows(names, machine, self._server.presence, self._began_s, now_s, self._server.idle_s),
+                "boards": status.board_rows(
+                    names, machine, self._server.presence, self._began_s, now_s, self._server.idle_s
+                ),
                 "run": None if machine is None else {
                     "policy": where.policy, "round": machine.round, "rounds": machine.facts.rounds,
                     "phase": machine.phase, "waits": status.run_waits(machine, where.since_s or now_s, now_s),

@@ -15,6 +15,7 @@ from paceline.settings import Bounds, Check, did_you_mean, load_table, read
 from paceline.sheet import Sheet
 from paceline.tasks import TASKS
 from paceline.tasks.options import OPTIONS
+from paceline_host.host_config import endpoint_fault
 from paceline_host.profile import load_profile
 
 
@@ -36,7 +37,7 @@ class RunSettings:
     regime: Literal["pma"] = "pma"
     seed: Annotated[int, Bounds(ge=0, lt=1 << 63)] = 1
     minimum: Annotated[int, Bounds(ge=1)] = 1  # samples that each board gets at least, so that its cost stays known
-    patience_s: Annotated[float, Bounds(gt=0, le=86_400)] = 30.0  # the one knob: every wait is derived from it
+    patience_s: Annotated[float, Bounds(ge=0.5, le=86_400)] = 30.0  # the one knob: every wait is derived from it
     chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 19  # at most; slow links get smaller ones
     fsync: bool = True  # false: for measuring what it costs; a power cut may then lose rounds
 
@@ -146,6 +147,9 @@ def _faults(sheet: Sheet) -> Iterator[str]:
         yield (
             f'{sheet.place(("fleet", "kind"))}: {NO_KEYS}: kind = "boards" needs the folder that `paceline keys` made'
         )
+    listen = sheet.at(("fleet", "listen"))
+    if isinstance(listen, str) and (fault := endpoint_fault(listen)):
+        yield f"{sheet.place(('fleet', 'listen'))}: fleet.listen = {fault}"
     profile = sheet.at(("fleet", "profile"))
     if isinstance(fleet, dict) and fleet.get("kind", "local") == "local" and isinstance(profile, str):
         try:

@@ -29,7 +29,7 @@ class HostConfig:
     keys: str = "keys"  # host.key and host.pub, boards/NAME.pub, operators/NAME.pub
     runs_dir: str = "runs"  # where the folders of submitted experiments are made
     data_dir: str = ""  # folder of data sets; empty: the cache of `paceline data fetch`
-    patience_s: Annotated[float, Bounds(gt=0, le=86_400)] = 30.0  # of sessions; a run's own waits come from its file
+    patience_s: Annotated[float, Bounds(ge=0.5, le=86_400)] = 30.0  # of sessions; a run's own waits come from its file
     chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 19
     resume: bool = True  # at the start take up what an earlier life of this host left unfinished
 
@@ -150,9 +150,19 @@ def _user() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "", name) or "operator"
 
 
+def endpoint_fault(value: str) -> str:
+    """Return what is wrong with an endpoint; empty: nothing that could be seen without trying."""
+    if value.startswith("ipc://"):
+        return ""
+    address, _, port = value.removeprefix("tcp://").rpartition(":")
+    if not value.startswith("tcp://") or not address or not (port == "*" or (port.isdecimal() and int(port) < 1 << 16)):
+        return f"{value!r}: expected tcp://ADDRESS:PORT with a port below 65536"
+    return ""
+
+
 def _check_endpoint(file: str, key: str, value: str) -> None:
-    if not value.startswith(("tcp://", "ipc://")):
-        raise SettingsError([f"{file}: {key} = {value!r}: expected tcp://ADDRESS:PORT"])
+    if fault := endpoint_fault(value):
+        raise SettingsError([f"{file}: {key} = {fault}"])
 
 
 _HOST_TOML = f"""\

@@ -87,26 +87,43 @@ def replay(planner: Planner, folder: Path) -> None:
 
 
 class Reported:
-    """A planner that believes the reports of another run instead of those of this one (`--replay-reports`)."""
+    """A planner that believes another run's reports instead of this one's (`--replay-reports`).
+
+    What was reported in a round is told when the next one is planned, whatever has become of it here; so the plans are
+    that run's, for as long as the same boards are there.
+    """
 
     def __init__(self, planner: Planner, folder: Path) -> None:
         """Read that run's journal. Raises StorageError."""
         self._planner, self._folder = planner, folder
-        self.plan = planner.plan
         self.seconds_per_sample = planner.seconds_per_sample
-        self._reports: dict[int, list[tuple[float, float | None, int]]] = defaultdict(list)
+        self._round = 0
         with Ledger(folder) as ledger:
-            for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: (c.round, c.lease)):
-                self._reports[c.board].append(_report(c))
+            self._plans = {
+                row.round: {s.board: s.samples for s in ledger.slices(row.round) if s.redealt_from is None}
+                for row in ledger.rounds()
+            }
+            self._reports: dict[int, list[records.Contribution]] = defaultdict(list)
+            for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: c.lease):
+                self._reports[c.round].append(c)
+
+    def plan(self, present: Sequence[int]) -> list[int]:
+        """Return the shares of the present boards. Raises RunError where that run was another, or is at its end."""
+        for c in self._reports[self._round]:
+            self._planner.observe(c.board, *_report(c))
+        self._round += 1
+        shares = self._planner.plan(present)
+        theirs = self._plans.get(self._round)
+        if theirs is None or (list(theirs) == list(present) and list(theirs.values()) != shares):
+            why = "has no such round" if theirs is None else "had other shares there"
+            raise RunError(
+                f"{self._folder} {why} (round {self._round}); reports can be replayed only into the same experiment "
+                "over the same boards"
+            )
+        return shares
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
-        """Take the other run's next report of this board. Raises RunError where the two runs differ."""
-        if not self._reports[board] or self._reports[board][0][2] != samples:
-            raise RunError(
-                f"{self._folder}: has no report of board {board} over {samples} samples at this place; reports can be "
-                "replayed only into the same experiment over the same boards"
-            )
-        self._planner.observe(board, *self._reports[board].pop(0))
+        """Take note of nothing: what this run measures is not believed."""
 
 
 def _report(row: records.Contribution) -> tuple[float, float | None, int]:

@@ -53,7 +53,7 @@ def board_rows(
     names: Sequence[str], machine: m.RoundMachine | None, presence: Mapping[str, Presence], start_s: float,
     now_s: float, idle_s: float = 0.0,
 ) -> list[Row]:  # fmt: skip
-    """Return a row for each known board. `start_s`: when the host began to listen; `idle_s`: when its last run ended."""
+    """Return a row for each known board. `start_s`: when the host began to listen; `idle_s`: its last run ended."""
     in_run = {board.name: board for board in machine.boards} if machine is not None else {}
     rows = []
     for name in names:

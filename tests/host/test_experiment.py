@@ -11,6 +11,7 @@ from paceline import toml
 from paceline.errors import SettingsError
 from paceline.tasks import TASKS
 from paceline.tasks.options import OPTIONS
+from paceline_host.comparison import Comparison, Watcher
 from paceline_host.experiment import effective, load_experiment, load_with_sheet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,3 +75,26 @@ def test_effective_settings_written_and_read_again_are_the_same(path: Path, tmp_
 
 def test_each_task_has_options() -> None:
     assert OPTIONS.keys() == TASKS.keys()
+
+
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:99999", "tcp://:5", "127.0.0.1:5570", "tcp://a"])
+def test_an_address_that_cannot_be_listened_on_is_refused(tmp_path: Path, listen: str) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(f'[run]\nrounds = 1\nbudget = 9\n[task]\nname = "linear"\n[fleet]\nlisten = "{listen}"\n', "utf-8")
+    with pytest.raises(SettingsError, match=r"e.toml, line 7: fleet.listen = .*expected tcp://ADDRESS:PORT"):
+        load_experiment(path)
+
+
+def test_a_fault_in_an_override_is_blamed_on_the_override(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text('[run]\nrounds = 1\nbudget = 9\npolicies = ["time"]\n[task]\nname = "linear"\n', encoding="utf-8")
+    with pytest.raises(SettingsError, match=r'^--set run.policies=\["eqal"\]: '):
+        load_experiment(path, ['run.policies=["eqal"]'])
+
+
+def test_a_budget_of_more_epochs_than_an_assignment_can_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text('[run]\nrounds = 1\nbudget = 3000\n[task]\nname = "linear"\nsamples = 10\n', encoding="utf-8")
+    watcher = Watcher(lambda text: None, lambda policy, machine, now_s: None, lambda folder, outcome: None)
+    with pytest.raises(SettingsError, match=r"run.budget = 3000 is more than 62 times the data set"):
+        Comparison(load_experiment(path), watcher)

@@ -166,6 +166,24 @@ def test_the_report_of_a_run_that_was_interrupted_says_so_and_gives_no_percentag
     assert [run.resumed for run in report.runs] == [(1,)]
 
 
+def test_reports_of_another_experiment_are_not_replayed(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        fleet = {"kind": "local", "profile": bench.profile(BOARDS)}
+        first = bench.experiment("first", {**RUN, "policies": ["time"]}, fleet=fleet)
+        other = bench.experiment("other", {**RUN, "policies": ["time"], "budget": 30}, fleet=fleet)
+        assert bench.host(first, "--quiet").ends() == 0
+        reports = tmp_path / "runs" / "first-001"
+        wrong = bench.host(other, "--quiet", "--replay-reports", str(reports))
+        assert wrong.ends() == 9
+        assert "had other shares there (round 1); reports can be replayed only into the same experiment" in wrong.err
+        longer = bench.host(first, "--quiet", "--replay-reports", str(reports), "--set", "run.rounds=3")
+        assert longer.ends() == 9
+        assert "has no such round (round 3)" in longer.err
+        nothing = bench.host(first, "--quiet", "--replay-reports", str(tmp_path))
+        assert nothing.ends() == 10
+        assert "no journal.sqlite in it" in nothing.err
+
+
 def test_an_upload_that_the_hosts_end_had_cut_goes_on_where_it_was(tmp_path: Path) -> None:
     """200 kB in pieces of 32 KiB are seven; five have come in when the host is killed, and its agent with it."""
     with Bench(tmp_path) as bench:
