@@ -24,10 +24,11 @@ from paceline import wire
 from paceline.errors import KeyFileError, PacelineError, RemoteProtocolError, StorageError
 from paceline.talk import Talk
 from paceline.version import VERSION
-from paceline_agent import channel, kept
+from paceline_agent import channel
 from paceline_agent.child import TrainerChild
 from paceline_agent.config import AgentConfig
 from paceline_agent.joules import Joules
+from paceline_agent.kept import Shelf
 from paceline_agent.link import AgentLink, Arrival
 from paceline_agent.quota import Quota
 
@@ -60,7 +61,7 @@ class Agent:
     def run(self) -> int:
         """Serve the host until stopped. Raises PacelineError when the agent cannot start."""
         keys, host_key = self._config.keys(self._base)
-        state_dir = self._state_dir = self._base / self._config.state_dir
+        state_dir = self._base / self._config.state_dir
         with ExitStack() as life:
             life.callback(os.close, hold(state_dir))
             self._quota = life.enter_context(Quota(self._config.quota)) if self._config.quota is not None else None
@@ -77,7 +78,9 @@ class Agent:
                 VERSION, machine_id(state_dir), os.getpid(), self._config.chunk_max_bytes, self._joules.source,
                 self._joules.known,
             )  # fmt: skip
-            left = kept.load(state_dir, self._trainer.update_path)
+            self._shelf = Shelf(state_dir, self._talk.warning)
+            life.callback(self._shelf.close)
+            left = self._shelf.load(self._trainer.update_path)
             self._machine = m.AgentMachine(identity, lambda: secrets.randbits(64) or 1, left)
             self._talk(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}")
             self._do(self._machine.restart(_now_s()))
@@ -236,7 +239,7 @@ class Agent:
         self._trainer.send(channel.Cancel(action.lease))
 
     def _keep(self, action: m.Keep) -> None:
-        kept.save(self._state_dir, action.kept, self._talk)
+        self._shelf.save(action.kept)
 
     def _open_window(self, action: m.OpenWindow) -> None:
         self._joules.open(_now_us())

@@ -386,8 +386,8 @@ class AgentMachine:
     def _measured(self, event: Measured, now_s: float) -> None:
         if self._kept is not None and event.lease == self._kept.lease:
             self._kept = replace(self._kept, energy=event)
-            self._out.append(Keep(self._kept))
             self._push(now_s)
+            self._out.append(Keep(self._kept))
 
     def _split(self, event: SplitMeasured, now_s: float) -> None:
         if self._is_greeted():
