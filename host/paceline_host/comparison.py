@@ -124,6 +124,8 @@ class Comparison:
         if not names:
             raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
         for policy in experiment.policies():
+            if reports is not None:
+                Reported(planner.make(policy, len(names), experiment.run.budget, 1), reports / folder_name(policy))
             planner.make(policy, len(names), experiment.run.budget, experiment.run.minimum)
         budget = experiment.run.budget
         try:

@@ -27,7 +27,7 @@ def start(bench: Bench) -> tuple[Program, Path]:
     return host, bench.folder / "runs" / "long-001"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["Ctrl-C", "SIGTERM", "SIGHUP"])
 def test_an_interrupted_run_leaves_no_process_and_a_readable_folder(bench: Bench, number: signal.Signals) -> None:
     host, folder = start(bench)
     assert len(bench.left()) >= 1 + 3 + 3 + 1, "host, agents, trainers, trainer server"

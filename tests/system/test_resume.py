@@ -182,6 +182,7 @@ def test_reports_of_another_experiment_are_not_replayed(tmp_path: Path) -> None:
         nothing = bench.host(first, "--quiet", "--replay-reports", str(tmp_path))
         assert nothing.ends() == 10
         assert "no journal.sqlite in it" in nothing.err
+        assert len(list((tmp_path / "runs").glob("first-*"))) == 2, "a folder was made for nothing"
 
 
 def test_an_upload_that_the_hosts_end_had_cut_goes_on_where_it_was(tmp_path: Path) -> None:

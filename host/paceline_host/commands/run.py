@@ -131,8 +131,9 @@ def _work(comparison: Comparison, folder: Path, as_json: bool, talk: Talk) -> in
             sys.exit(128 + number)
         comparison.stop("interrupted")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that is closed ends a run in order, too
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, interrupt)
     try:
         complete = run_embedded(comparison, folder, talk)
     except StorageError as error:
@@ -140,7 +141,9 @@ def _work(comparison: Comparison, folder: Path, as_json: bool, talk: Talk) -> in
             raise
         raise StorageError(f"{error}; then go on with: paceline resume {folder}") from error
     if interrupts and not any(folder.glob("*/journal.sqlite")):
-        talk.warning(f"interrupted before the first run began; {folder} holds no run", event="interrupted")
+        talk.warning(
+            f"interrupted before the first run began; to begin it: paceline resume {folder}", event="interrupted"
+        )
         return 128 + interrupts[0]
     print_report(folder, as_json, talk)
     if interrupts:
