@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from paceline.keys import KeyPair, read_boards, read_pair
 from paceline.talk import Talk
 from paceline_host.comparison import Comparison, first_credit, held
+from paceline_host.epoch import next_epoch
 from paceline_host.experiment import RunSettings
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import HostLink
@@ -21,10 +21,10 @@ from paceline_host.server import Server
 _PRELOAD = {"mnist": ("torch", "numpy", "paceline.tasks.mnist"), "linear": ("paceline.tasks.linear",)}
 
 
-def terms(run: RunSettings) -> Terms:
-    """Return what the sessions of a host use."""
+def terms(run: RunSettings, keys: Path | None) -> Terms:
+    """Return what the sessions of a host use. `keys`: where it keeps them; None: its fleet is new, and so is it."""
     return Terms(
-        host_epoch=time.time_ns() // 1_000_000,  # grows with each start; a label, never subtracted
+        host_epoch=next_epoch(keys) if keys is not None else 1,
         chunk_bytes=run.chunk_bytes,
         credit_bytes=first_credit(run.chunk_bytes),
         heartbeat_s=Patience(run.patience_s).waits["heartbeat_s"][0],
@@ -40,7 +40,9 @@ def run_embedded(comparison: Comparison, folder: Path, talk: Talk) -> bool:
         fleet, keys, boards = _fleet(comparison, folder, life)
         link = HostLink(experiment.fleet.listen, keys, boards, talk.warning)
         life.callback(link.close)
-        server = Server(link, Peers(terms(experiment.run)), fleet, talk)
+        server = Server(
+            link, Peers(terms(experiment.run, Path(experiment.fleet.keys) if fleet is None else None)), fleet, talk
+        )
         if fleet is not None:
             talk(f"starting {len(boards)} emulated boards (logs in {fleet.folder})")
             fleet.start(link.endpoint, lambda: comparison.stopping)
