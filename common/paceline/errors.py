@@ -73,6 +73,10 @@ class StorageError(PacelineError):
     exit_code = 10
 
 
+class DamagedError(StorageError):
+    """A file of the run is damaged, or gone: nothing that is tried again will help."""
+
+
 class LocalProtocolError(Exception):
     """Our own code broke the rules of the protocol: a bug here."""
 

@@ -36,6 +36,12 @@ def path(folder: Path, number: int) -> Path:
     return folder / "checkpoints" / f"round-{number:05d}.safetensors"
 
 
+def newest(folder: Path) -> int:
+    """Return the last round whose model a run's folder holds; 0: none."""
+    numbers = [each.stem.partition("-")[2] for each in (folder / "checkpoints").glob("round-*.safetensors")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
+
+
 def save(
     path: Path, manifest: Manifest, model: Buffer, metadata: Mapping[str, str] | None = None, *, fsync: bool = True
 ) -> str:

@@ -95,6 +95,10 @@ def load_folder(folder: Path) -> tuple[Path, Experiment]:
     if (folder / EXPERIMENT).exists():
         return folder, load_experiment(folder / EXPERIMENT)
     parent = folder.resolve().parent
+    if left := next(iter(sorted([*folder.glob("*/run.toml"), *folder.glob("run.toml")])), None):
+        raise StorageError(
+            f"{folder}: its {EXPERIMENT} is gone; put it back, for instance as a copy of {left} with all policies named"
+        )
     if not (parent / EXPERIMENT).exists():
         raise StorageError(f"{folder}: nothing was begun there; expected a folder that `paceline runs` lists")
     experiment = load_experiment(parent / EXPERIMENT)

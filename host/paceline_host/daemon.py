@@ -87,7 +87,7 @@ class Daemon:
             life.callback(self._link.close)
             life.enter_context(tickets.held(self._runs_dir))
             settings = RunSettings(1, 1, patience_s=config.patience_s, chunk_bytes=config.chunk_bytes)
-            self._server = Server(self._link, Peers(terms(settings, Path(config.keys))), None, self._talk)
+            self._server = Server(self._link, Peers(terms(settings, self._runs_dir)), None, self._talk)
             self._server.on_operator = self._hear
             self._worker = Worker(config, self._server, self._talk, self._inbox.put)
             self._clerk = Clerk(config, self._recover() + 1, self._inbox.put)

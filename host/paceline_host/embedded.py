@@ -21,10 +21,10 @@ from paceline_host.server import Server
 _PRELOAD = {"mnist": ("torch", "numpy", "paceline.tasks.mnist"), "linear": ("paceline.tasks.linear",)}
 
 
-def terms(run: RunSettings, keys: Path | None) -> Terms:
-    """Return what the sessions of a host use. `keys`: where it keeps them; None: its fleet is new, and so is it."""
+def terms(run: RunSettings, runs_dir: Path | None) -> Terms:
+    """Return what the sessions of a host use. `runs_dir`: of this host; None: its fleet is new, and so is it."""
     return Terms(
-        host_epoch=next_epoch(keys) if keys is not None else 1,
+        host_epoch=next_epoch(runs_dir) if runs_dir is not None else 1,
         chunk_bytes=run.chunk_bytes,
         credit_bytes=first_credit(run.chunk_bytes),
         heartbeat_s=Patience(run.patience_s).waits["heartbeat_s"][0],
@@ -40,9 +40,7 @@ def run_embedded(comparison: Comparison, folder: Path, talk: Talk) -> bool:
         fleet, keys, boards = _fleet(comparison, folder, life)
         link = HostLink(experiment.fleet.listen, keys, boards, talk.warning)
         life.callback(link.close)
-        server = Server(
-            link, Peers(terms(experiment.run, Path(experiment.fleet.keys) if fleet is None else None)), fleet, talk
-        )
+        server = Server(link, Peers(terms(experiment.run, folder.parent if fleet is None else None)), fleet, talk)
         if fleet is not None:
             talk(f"starting {len(boards)} emulated boards (logs in {fleet.folder})")
             fleet.start(link.endpoint, lambda: comparison.stopping)

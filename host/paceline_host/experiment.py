@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from paceline.sheet import Sheet
 from paceline.tasks import TASKS
 from paceline.tasks.options import OPTIONS
 from paceline_host.host_config import endpoint_fault
-from paceline_host.profile import load_profile
+from paceline_host.profile import is_path, load_profile
 
 
 def _some(policies: tuple[str, ...]) -> None:
@@ -83,16 +84,19 @@ class Experiment:
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment file, with "TABLE.KEY=VALUE" overrides. Raises SettingsError with one sentence for each
-    fault.
+    """Read an experiment file, with "TABLE.KEY=VALUE" overrides; relative paths in it start at its folder.
+
+    Raises SettingsError with one sentence for each fault.
     """
     return load_with_sheet(path, overrides)[0]
 
 
-def load_with_sheet(path: Path, overrides: Sequence[str] = (), *, keys_needed: bool = True) -> tuple[Experiment, Sheet]:
+def load_with_sheet(
+    path: Path, overrides: Sequence[str] = (), *, keys_needed: bool = True, resolved: bool = True
+) -> tuple[Experiment, Sheet]:
     """Read an experiment file as `load_experiment` does; return it with the sheet that knows where each key stands.
 
-    Not `keys_needed`: a daemon's boards have their keys there.
+    Not `keys_needed`: a daemon's boards have their keys there. Not `resolved`: paths are left as they are.
     """
     sheet = Sheet.read(path, path.name)
     faults: list[str] = []
@@ -101,6 +105,8 @@ def load_with_sheet(path: Path, overrides: Sequence[str] = (), *, keys_needed: b
             sheet.override(text)
         except SettingsError as error:
             faults += error.errors
+    if resolved:
+        _resolve(sheet, path.absolute().parent)
     experiment, found = read(sheet, Experiment)
     faults += [*found, *_task_faults(sheet), *_faults(sheet)]
     if not keys_needed:
@@ -135,6 +141,14 @@ def _task_faults(sheet: Sheet) -> list[str]:
             f"{sheet.place(('task', 'name'))}: task.name: there is no task {name!r}; {did_you_mean(name, list(TASKS))}"
         ]
     return read(sheet, OPTIONS[name], ("task",), without=("name",))[1]
+
+
+def _resolve(sheet: Sheet, base: Path) -> None:
+    """Let the file's relative paths start at its own folder, as those of all our files do."""
+    for table, key in (("fleet", "profile"), ("fleet", "keys"), ("data", "folder")):
+        value = sheet.at((table, key))
+        if isinstance(value, str) and value and (key != "profile" or is_path(value)):
+            sheet.table[table][key] = os.path.normpath(base / value)
 
 
 def _faults(sheet: Sheet) -> Iterator[str]:

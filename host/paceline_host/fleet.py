@@ -22,7 +22,7 @@ from pathlib import Path
 from paceline import toml
 from paceline.errors import KeyFileError, RunError
 from paceline.keys import read_pair, write_pair
-from paceline_host.link import new_pair
+from paceline_host.link import new_pair, public_of
 from paceline_host.profile import BoardProfile, Profile
 
 END_S = 5.0  # what an orderly end may take before a process is killed
@@ -123,7 +123,9 @@ class LocalFleet:
     def _prepare(self, board: BoardProfile) -> str:
         home = self._home(board.name)
         with suppress(KeyFileError):  # a fleet that is started again: its boards are who they were
-            return read_pair(home / f"{board.name}.key").public
+            pair = read_pair(home / f"{board.name}.key")
+            if public_of(pair.secret) == pair.public:
+                return pair.public
         for half in (f"{board.name}.key", f"{board.name}.pub"):  # of a host that was killed in between
             (home / half).unlink(missing_ok=True)
         pair = new_pair()

@@ -20,7 +20,7 @@ from paceline_host import operator_wire as w
 from paceline_host import tickets
 from paceline_host.comparison import EXPERIMENT, Comparison, Watcher, new_folder, write_whole
 from paceline_host.desk import Caller
-from paceline_host.experiment import DataSettings, Experiment, load_experiment
+from paceline_host.experiment import DataSettings, Experiment, load_experiment, load_with_sheet
 from paceline_host.host_config import HostConfig
 from paceline_host.report_files import report_of
 from paceline_host.runs import list_runs
@@ -83,12 +83,13 @@ def _read(text: str, name: str, overrides: list[str], config: HostConfig) -> Exp
         path = Path(scratch) / f"{name}.toml"
         path.write_text(text, encoding="utf-8")
         try:
-            return load_experiment(path, overrides)
+            return load_with_sheet(path, overrides, resolved=False)[0]
         except SettingsError as error:  # keys are the host's business here, so that they are missing is no fault
             faults = [fault for fault in error.errors if "fleet.keys is missing" not in fault]
             if faults:
                 raise SettingsError(faults) from None
-            return load_experiment(path, [*overrides, f"fleet.keys={toml.inline(config.keys)}"])
+            keys = f"fleet.keys={toml.inline(config.keys)}"
+            return load_with_sheet(path, [*overrides, keys], resolved=False)[0]
 
 
 def _are_texts(value: object) -> bool:

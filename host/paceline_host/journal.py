@@ -18,7 +18,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import RunError, StorageError
+from paceline.errors import DamagedError, RunError, StorageError
 from paceline_host.records import Board, Contribution, Energy, Event, Round, Run, Slice
 
 JOURNAL = "journal.sqlite"
@@ -89,6 +89,11 @@ class Journal:
         """Begin a run: make folder, spool and journal, write who takes part. All of it is on disk on return."""
         if has_journal(folder):
             raise StorageError(f"{folder}: holds a run already; begin the new one in another folder")
+        if (folder / "checkpoints").exists() or ((folder / SPOOL).exists() and (folder / SPOOL).stat().st_size):
+            raise DamagedError(
+                f"{folder}: holds models or updates of a run, but no {JOURNAL} that knows them; restore that file (and "
+                f"{JOURNAL}-wal), or remove the folder to begin the run anew"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -127,7 +132,7 @@ class Journal:
             journal._spool_end = end or 0
             have = os.fstat(journal._spool).st_size
             if have < journal._spool_end:
-                raise StorageError(
+                raise DamagedError(
                     f"{folder / SPOOL}: has {have} bytes, the journal names {journal._spool_end}; the file was cut, "
                     "restore it or begin a new run"
                 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline.core import permutation
-from paceline.errors import StorageError
+from paceline.errors import DamagedError, StorageError
 from paceline_host.journal import JOURNAL, SPOOL, check_schema, connect, explained
 from paceline_host.records import Board, Contribution, Energy, Event, Round, Run, Slice
 
@@ -101,12 +101,13 @@ class Ledger:
         query = "SELECT update_blob, spool_offset FROM contribution WHERE round = ? AND slice = ? AND attempt = ?"
         blob, offset = next(iter(self._read(query, [row.round, row.slice, row.attempt])), (None, None))
         if blob is None and offset is None:
-            raise StorageError(f"{self.folder}: no update is kept for slice {row.slice} of round {row.round}")
+            raise DamagedError(f"{self.folder}: no update is kept for slice {row.slice} of round {row.round}")
         if blob is None:
             blob = self._spooled(offset, row.update_bytes)
         if hashlib.sha256(blob).hexdigest() != row.update_sha256:
-            raise StorageError(
-                f"{self.folder}: the update of slice {row.slice} of round {row.round} is damaged on disk"
+            raise DamagedError(
+                f"{self.folder}: the update of slice {row.slice} of round {row.round} is damaged on disk; restore "
+                f"{SPOOL} and {JOURNAL} from a copy, or begin a new run"
             )
         return bytes(blob)
 
@@ -177,7 +178,10 @@ class Ledger:
             with path.open("rb") as file:
                 return os.pread(file.fileno(), nbytes, offset)
         except OSError as error:
-            raise StorageError(f"{path}: cannot be read: {error.strerror}") from None
+            raise DamagedError(
+                f"{path}: cannot be read ({error.strerror}), and it holds updates that are counted; restore it from a "
+                "copy, or begin a new run"
+            ) from None
 
     def _read(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         with explained(self.folder / JOURNAL):

@@ -73,6 +73,14 @@ def new_pair() -> KeyPair:
     return KeyPair(public.decode("ascii"), secret.decode("ascii"))
 
 
+def public_of(secret: str) -> str:
+    """Return the public half that belongs to a secret; empty: it is no key."""
+    try:
+        return zmq.curve_public(secret.encode("ascii")).decode("ascii")
+    except (ValueError, zmq.ZMQError):
+        return ""
+
+
 class HostLink:
     """Binds `endpoint` and talks to `boards` and `operators` (name -> public key each) and to nobody else.
 

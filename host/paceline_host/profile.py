@@ -58,9 +58,14 @@ class Profile:
             raise ValueError(f"board names must differ; more than once: {', '.join(twice)}")
 
 
+def is_path(name_or_path: str) -> bool:
+    """Tell a profile of the user's own from the name of a shipped one."""
+    return "/" in name_or_path or name_or_path.endswith(".toml")
+
+
 def load_profile(name_or_path: str) -> Profile:
     """Return a shipped profile by its name, or one of the user's own by its path (with a / or ending in .toml)."""
-    if "/" in name_or_path or name_or_path.endswith(".toml"):
+    if is_path(name_or_path):
         return load(Path(name_or_path), Profile)
     path = SHIPPED / f"{name_or_path}.toml"
     if not path.is_file():

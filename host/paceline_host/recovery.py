@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import RunError, StorageError
+from paceline.errors import DamagedError, RunError, StorageError
 from paceline.tasks import Task
 from paceline_host import checkpoint, records
-from paceline_host.journal import has_journal, is_held
+from paceline_host.journal import JOURNAL, has_journal, is_held
 from paceline_host.ledger import Ledger
 from paceline_host.planner import Planner
 from paceline_host.reducer import NORM_HISTORY, Reducer
@@ -53,6 +53,12 @@ def recover(folder: Path, task: Task, say: Callable[[str], None]) -> Recovered:
         if run.samples != task.samples:
             raise StorageError(
                 f"{folder}: was begun with {run.samples} samples, the task now has {task.samples}; restore its data set"
+            )
+        planned = rounds[-1].round if rounds else 0
+        if (newest := checkpoint.newest(folder)) > planned:
+            raise DamagedError(
+                f"{folder}: has the model of round {newest}, but its journal ends with round {planned}; restore "
+                f"{JOURNAL} and {JOURNAL}-wal, or remove the folder to begin the run anew"
             )
         closed = [r for r in rounds if r.closed_s is not None]
         base = closed[-1].round if closed else 0
@@ -186,7 +192,7 @@ def _model_after(folder: Path, ledger: Ledger, task: Task, number: int, say: Cal
     )
     model = reducer.finish()
     if checkpoint.sha256(model) != row.model_sha256:
-        raise StorageError(
+        raise DamagedError(
             f"{path}: is damaged, and what the journal holds of round {number} does not make the same model; restore "
             "the folder, or begin a new run"
         )

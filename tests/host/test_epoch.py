@@ -32,5 +32,5 @@ def test_what_is_no_number_is_written_anew(tmp_path: Path, content: str) -> None
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot write .*host.epoch"):
+    with pytest.raises(StorageError, match=r"cannot write .*host\.epoch"):
         next_epoch(tmp_path / "none")

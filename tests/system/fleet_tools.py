@@ -68,12 +68,12 @@ class Declared:
 class Program:
     """A process of a bench, its two streams in files."""
 
-    def __init__(self, bench: Bench, name: str, argv: Sequence[str | Path]) -> None:
+    def __init__(self, bench: Bench, name: str, argv: Sequence[str | Path], cwd: Path | None = None) -> None:
         self.name = name
         self._out, self._err = bench.folder / f"{name}.out", bench.folder / f"{name}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [str(part) for part in argv], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=bench.folder,
+                [str(part) for part in argv], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd or bench.folder,
                 env={**os.environ, MARK: bench.mark},
             )  # fmt: skip
 
@@ -148,15 +148,15 @@ class Bench:
 
     # Processes --------------------------------------------------------------------------------------------------------
 
-    def start(self, name: str, *argv: str | Path) -> Program:
+    def start(self, name: str, *argv: str | Path, cwd: Path | None = None) -> Program:
         """Start a program of the virtual environment: argv[0] is `paceline` or `paceline-agent`."""
-        program = Program(self, name, [BIN / argv[0], *argv[1:]])
+        program = Program(self, name, [BIN / argv[0], *argv[1:]], cwd)
         self.programs.append(program)
         return program
 
-    def start_python(self, name: str, *argv: str | Path) -> Program:
+    def start_python(self, name: str, *argv: str | Path, cwd: Path | None = None) -> Program:
         """Start a Python program of ours."""
-        program = Program(self, name, [sys.executable, *argv])
+        program = Program(self, name, [sys.executable, *argv], cwd)
         self.programs.append(program)
         return program
 

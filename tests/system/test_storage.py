@@ -175,3 +175,65 @@ def test_what_holds_no_run_is_not_resumed(tmp_path: Path) -> None:
         broken = bench.call("paceline", "resume", run)
         assert broken.ends() == STORAGE
         assert "is not a journal of paceline, or is damaged" in broken.err
+
+
+def test_a_run_goes_on_from_any_working_directory(tmp_path: Path) -> None:
+    """Relative paths in an experiment start at its folder, and what is kept beside the runs is absolute."""
+    with Bench(tmp_path) as bench:
+        bench.profile(BOARDS)
+        experiment = bench.experiment("exp", RUN, fleet={"kind": "local", "profile": "profile.toml"})
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        died = bench.start_python(
+            "dies", MORTAL, "said:assign:5", tmp_path / "died", "run", experiment, "--runs-dir", elsewhere / "runs",
+            "--quiet", cwd=elsewhere,
+        )  # fmt: skip
+        assert died.ends() == -9
+        again = bench.start("again", "paceline", "resume", "runs/exp-001", "--quiet", cwd=elsewhere)
+        assert again.ends() == 0, again.err
+
+
+def spoiled(bench: Bench, point: str = "said:assign:5") -> Path:
+    """Let a run's host die; return the comparison's folder, for a test to spoil."""
+    experiment = bench.experiment("exp", RUN, fleet={"kind": "local", "profile": bench.profile(BOARDS)})
+    assert mortal(bench, point, bench.folder / "died", "run", experiment, "--runs-dir", bench.folder / "runs") == -9
+    return bench.folder / "runs" / "exp-001"
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("equal/journal.sqlite*", "holds models or updates of a run, but no journal.sqlite that knows them"),
+        (
+            "equal/journal.sqlite-*",
+            "has the model of round 1, but its journal ends with round 0; restore journal.sqlite",
+        ),
+        ("equal/updates.spool", "and it holds updates that are counted; restore it"),
+        ("experiment.toml", "its experiment.toml is gone; put it back, for instance as a copy of"),
+    ],
+)
+def test_what_is_gone_is_named_and_nothing_that_is_left_is_touched(tmp_path: Path, what: str, says: str) -> None:
+    with Bench(tmp_path) as bench:
+        run = spoiled(bench, "said:answer:5")  # two of the second round are counted, one is not
+        for path in run.glob(what):
+            path.unlink()
+        left = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
+        assert left
+        refused = bench.call("paceline", "resume", run)
+        assert refused.ends() == STORAGE, refused.err
+        assert says in refused.err
+        assert "then go on with" not in refused.err, "that would not help"
+        assert "Traceback" not in refused.err
+        assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == left
+
+
+def test_a_damaged_key_of_an_emulated_board_is_made_anew(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        run = spoiled(bench)
+        key = run / "fleet" / "fast" / "fast.key"
+        text = key.read_text(encoding="ascii")
+        key.write_text(("0" if text[0] != "0" else "1") + text[1:], encoding="ascii")
+        again = bench.start("again", "paceline", "resume", run, "--quiet")
+        assert again.ends() == 0, again.err
+        assert "not ready" not in again.err
+        assert len(models(run / "equal")) == 2

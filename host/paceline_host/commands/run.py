@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.commandline import Program
-from paceline.errors import StorageError
+from paceline.errors import DamagedError, StorageError
 from paceline.talk import Talk
 from paceline_host.commands import operate
 
@@ -136,6 +136,8 @@ def _work(comparison: Comparison, folder: Path, as_json: bool, talk: Talk) -> in
             signal.signal(number, interrupt)
     try:
         complete = run_embedded(comparison, folder, talk)
+    except DamagedError:
+        raise
     except StorageError as error:
         if not any(folder.glob("*/journal.sqlite")):
             raise
