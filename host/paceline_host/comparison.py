@@ -53,6 +53,7 @@ class Watcher:
 
 def new_folder(parent: Path, stem: str) -> Path:
     """Make and return the next free parent/stem-NNN. Raises StorageError."""
+    check_path(parent)
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for number in range(1, 10_000):
@@ -67,6 +68,14 @@ def new_folder(parent: Path, stem: str) -> Path:
             f"cannot make a run folder in {parent}: {error.strerror}; choose one with --runs-dir"
         ) from None
     raise StorageError(f"{parent} holds 9,999 runs of {stem}; remove some")
+
+
+def check_path(path: Path) -> None:
+    """Raise StorageError for a path that cannot be written down: it stands in TOML files and in messages."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise StorageError(f"{str(path)!r}: is not UTF-8; runs need a folder whose name can be written down") from None
 
 
 @contextmanager
@@ -92,6 +101,7 @@ def load_folder(folder: Path) -> tuple[Path, Experiment]:
 
     Raises StorageError when there is nothing that was begun, SettingsError for a faulty experiment.toml.
     """
+    check_path(folder)
     if (folder / EXPERIMENT).exists():
         return folder, load_experiment(folder / EXPERIMENT)
     parent = folder.resolve().parent
@@ -182,12 +192,14 @@ class Comparison:
         if self._stopping:
             return False
         folder = self._folder / folder_name(policy)
-        recovered = recover(folder, self._task, self._watcher.say) if begun(folder) else None
+        recovered = None
+        if begun(folder):
+            self._check(folder, policy, boards)
+            recovered = recover(folder, self._task, self._watcher.say)
         if recovered is not None and recovered.finished:
             return True
         row = self._row(policy, folder, len(boards)) if recovered is None else recovered.run
         if recovered is not None:
-            self._check(folder, recovered, policy, boards)
             self._watcher.say(f"{folder.name}: going on from {_where(recovered)}")
         zero_s = time.monotonic() - (recovered.clock_s if recovered is not None else 0.0)
         board_rows = [records.Board(i, name, key) for i, (name, key) in enumerate(boards.items())]
@@ -222,16 +234,19 @@ class Comparison:
             replay(made, replayed)
         return made
 
-    def _check(self, folder: Path, recovered: Recovered, policy: Policy, boards: Mapping[str, str]) -> None:
+    def _check(self, folder: Path, policy: Policy, boards: Mapping[str, str]) -> None:
         """Refuse to go on with a run of another experiment than the file beside it, or over other boards."""
-        new, old = self._row(policy, folder, len(boards)), recovered.run
+        with Ledger(folder) as ledger:
+            old, were = ledger.run, [board.name for board in ledger.boards()]
+        new = self._row(policy, folder, len(boards))
         keys = ("policy", "regime", "seed", "budget", "rounds", "samples", "batch", "task", "options")
         faults = [
             f"{key} is now {getattr(new, key)!r}, the run was begun with {getattr(old, key)!r}"
             for key in keys
             if getattr(new, key) != getattr(old, key)
         ]
-        were = [board.name for board in recovered.boards]
+        if dict(old.declared) != new.declared:
+            faults.append("the fleet's profile is not the one that the run was begun with")
         if were != list(boards):
             faults.append(f"the boards are now {', '.join(boards)}, the run was begun with {', '.join(were)}")
         if faults:

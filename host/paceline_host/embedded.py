@@ -58,7 +58,7 @@ def _fleet(
     if comparison.profile is None:
         keys = Path(experiment.fleet.keys)
         return None, read_pair(keys / "host.key"), read_boards(keys / "boards")
-    home = folder / "fleet"
+    home = (folder / "fleet").absolute()  # so that no argument of an agent can look like an option
     home.mkdir(exist_ok=True)
     fleet = LocalFleet(comparison.profile, home, comparison.data_dir, _PRELOAD.get(str(experiment.task["name"]), ()))
     life.callback(fleet.close)

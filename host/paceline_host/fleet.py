@@ -26,6 +26,7 @@ from paceline_host.link import new_pair, public_of
 from paceline_host.profile import BoardProfile, Profile
 
 END_S = 5.0  # what an orderly end may take before a process is killed
+SOCKET_PATH = 107  # bytes in the path of a Unix socket
 SERVER_S = 60.0  # importing torch on a busy small machine
 
 
@@ -47,7 +48,10 @@ class LocalFleet:
         self._preload = preload
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._server: subprocess.Popen[bytes] | None = None
-        self._sockets = Path(tempfile.mkdtemp(prefix="paceline-"))  # a Unix socket's path has at most 107 bytes
+        self._sockets = Path(tempfile.mkdtemp(prefix="paceline-"))
+        if len(str(self._sockets)) > SOCKET_PATH - len("/trainers.starting"):
+            shutil.rmtree(self._sockets, ignore_errors=True)
+            raise RunError(f"{self._sockets}: is too long for the path of a socket; set TMPDIR to a shorter folder")
         self.host_keys = new_pair()
         self.boards = {board.name: self._prepare(board) for board in profile.boards}
 

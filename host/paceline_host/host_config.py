@@ -174,7 +174,7 @@ _HOST_TOML = f"""\
 # runs_dir = "runs"
 # data_dir = ""                # "": the cache of `paceline data fetch`
 # patience_s = 30.0            # a board that is silent for so long counts as gone
-# chunk_bytes = 262144
+# chunk_bytes = 524288
 # resume = true                # take up unfinished experiments when the host starts
 """
 

@@ -237,3 +237,30 @@ def test_a_damaged_key_of_an_emulated_board_is_made_anew(tmp_path: Path) -> None
         assert again.ends() == 0, again.err
         assert "not ready" not in again.err
         assert len(models(run / "equal")) == 2
+
+
+def test_a_run_is_not_gone_on_with_over_another_model_or_another_fleet(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        run = spoiled(bench)
+        text = (run / "experiment.toml").read_text(encoding="utf-8")
+        (run / "experiment.toml").write_text(text.replace("batch = 8", "batch = 8\nballast = 1000"), encoding="utf-8")
+        refused = bench.call("paceline", "resume", run)
+        assert refused.ends() == 3, refused.err
+        assert "options is now {'batch': 8, 'ballast': 1000}" in refused.err
+        (run / "experiment.toml").write_text(text, encoding="utf-8")
+        bench.profile({**BOARDS, "slow": Declared(speed=0.5)})
+        refused = bench.call("paceline", "resume", run)
+        assert refused.ends() == 3, refused.err
+        assert "the fleet's profile is not the one that the run was begun with" in refused.err
+
+
+def test_odd_names_of_folders_work_or_are_refused(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        experiment = bench.experiment("exp", RUN, fleet={"kind": "local", "profile": bench.profile(BOARDS)})
+        for name in ("-dash", "with blanks and ü"):
+            went = bench.call("paceline", "run", experiment, "--quiet", f"--runs-dir={name}")
+            assert went.ends() == 0, went.err
+        refused = bench.call("paceline", "run", experiment, "--runs-dir=" + os.fsdecode(b"bad-\xff"))
+        assert refused.ends() == STORAGE
+        assert "is not UTF-8" in refused.err
+        assert "Traceback" not in refused.err
