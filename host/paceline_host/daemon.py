@@ -215,6 +215,8 @@ class Daemon:
             self._do([desk.Say(caller, answer)])
         elif isinstance(message, w.Stop):
             self._do(self._desk.stop(caller, request, message.ticket))
+        elif isinstance(message, w.Resume):
+            self._do(self._desk.resume(caller, request, message.ticket))
         elif isinstance(message, w.Watch):
             for action in self._desk.watch(caller, request, message.ticket):
                 if isinstance(action, desk.Say) and isinstance(action.message, w.Ended):

@@ -92,6 +92,20 @@ class Desk:
             return
         yield self._no_such(caller, request, name)
 
+    def resume(self, caller: Caller, request: int, name: str) -> Iterator[Action]:
+        """Queue a ticket again that was stopped or has failed."""
+        known = [*([self.active] if self.active else []), *self.queue]
+        ticket = next((each for each in known if each.name == name), None) or self._find(name)
+        if ticket is None:
+            yield self._no_such(caller, request, name)
+        elif not ticket.over or ticket.state == "finished":
+            text = f"{name} is {ticket.state}; only what was stopped or has failed can be taken up again"
+            yield Say(caller, w.Refused(request, 9, document={"errors": [text]}))
+        else:
+            again = replace(ticket, state="queued", reason="")
+            yield Keep(again)
+            yield from self.submit(caller, request, again)
+
     def watch(self, caller: Caller, request: int, name: str) -> Iterator[Action]:
         """Tell a caller how a ticket goes, from now on until it ends."""
         waiting = [*([self.active] if self.active else []), *self.queue]

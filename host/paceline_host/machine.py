@@ -328,6 +328,8 @@ class RoundMachine:
         self._start_if_complete(now_s)
         if self.phase == "ending":
             self._finish_if_quiet(now_s, False)
+        elif event.for_good and self._alone_s is not None:
+            self._alone(now_s)  # perhaps nobody is left who could come back
 
     def _start_if_complete(self, now_s: float) -> None:
         if self.phase != "starting":

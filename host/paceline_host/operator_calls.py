@@ -52,6 +52,10 @@ class Operator:
         """End a ticket's runs in order, or take it from the queue; empty: the active one."""
         return self._ask(w.Stop(next(self._numbers), w.PROTOCOL, ticket), w.Stopping)
 
+    def resume(self, ticket: str) -> w.Queued:
+        """Queue a ticket again that was stopped or has failed."""
+        return self._ask(w.Resume(next(self._numbers), w.PROTOCOL, ticket), w.Queued)
+
     def watch(self, ticket: str) -> Generator[w.News | w.Ended, None, None]:
         """Yield how a ticket goes, at last its end; closing this ends the watch. Empty: the active or next one."""
         number = next(self._numbers)

@@ -74,6 +74,15 @@ class Stop(Message):
 
 
 @dataclass(frozen=True)
+class Resume(Message):
+    """Queue a ticket again that was stopped or has failed. Answered as SUBMIT is."""
+
+    kind = "resume"
+    proto: int
+    ticket: str
+
+
+@dataclass(frozen=True)
 class Watch(Message):
     """Tell me how a ticket goes until it ends. `ticket` empty: the active one, else the next in the queue."""
 
@@ -144,7 +153,7 @@ class Refused(Message):
     exit_code: int
 
 
-FROM_OPERATOR: tuple[type[Message], ...] = (Submit, Status, Runs, Stop, Watch, Unwatch)
+FROM_OPERATOR: tuple[type[Message], ...] = (Submit, Status, Runs, Stop, Resume, Watch, Unwatch)
 TO_OPERATOR: tuple[type[Message], ...] = (Queued, Told, Stopping, News, Ended, Refused)
 
 # Names of tickets and experiments become names of folders.

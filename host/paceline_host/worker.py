@@ -83,6 +83,8 @@ class Worker(threading.Thread):
 
     def give(self, ticket: Ticket) -> None:
         """Work on a ticket."""
+        with self._lock:
+            self._told = ("", "")  # a stop of an earlier life of it is over with that
         self._tickets.put(ticket)
 
     def end(self) -> None:

@@ -173,3 +173,16 @@ def test_whatever_happens_every_ticket_ends_once_and_in_the_order_of_the_queue(s
     assert begun == sorted(begun)
     assert sorted(ended) == list(range(1, submitted + 1))
     assert ends == watches, "each watch ends once"
+
+
+def test_what_was_stopped_or_failed_can_be_queued_again_and_nothing_else() -> None:
+    over = [ticket(7, state="failed", reason="no board came back"), ticket(8, state="finished")]
+    made = desk(1, over=over)
+    assert list(made.resume(ANN, 2, "demo-007")) == [
+        Keep(ticket(7, state="queued")), Say(ANN, w.Queued(2, "demo-007", 1)),
+    ]  # fmt: skip
+    for name, why in [("demo-008", "finished"), ("demo-001", "active"), ("demo-007", "queued"), ("demo-009", "")]:
+        ((_, answer),) = said(made.resume(BOB, 3, name))
+        assert isinstance(answer, w.Refused)
+        assert why in str(answer.document["errors"])
+    assert [each.name for each in made.queue] == ["demo-007"]

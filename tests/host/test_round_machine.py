@@ -788,3 +788,16 @@ class Rounds(RuleBasedStateMachine):
 
 TestRounds = Rounds.TestCase
 TestRounds.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+
+
+def test_boards_that_say_goodbye_and_whose_processes_then_end_are_not_waited_for() -> None:
+    script = Script(boards=1)
+    script.connect(0)
+    script.ready(0)
+    script.settle()
+    script.lose(0, "said goodbye: its parent is gone")
+    assert script.machine.phase == "working", "it may come back"
+    script.step(rm.Gone(0, "its agent process ended with status 0", for_good=True))
+    script.settle()
+    assert script.finish is not None
+    assert "no board may go on" in script.finish.reason

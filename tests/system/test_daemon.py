@@ -369,3 +369,24 @@ def test_who_watches_what_is_over_gets_its_report(daemon: Daemon) -> None:
     assert "every sample counted exactly once" in watched.out
     (line,) = daemon.ask("watch", ticket, "--json").out.splitlines()
     assert json.loads(line)["report"]["runs"][0]["counted_exactly_once"] is True
+
+
+def test_what_was_stopped_is_taken_up_again(daemon: Daemon) -> None:
+    daemon.make_board("a")
+    daemon.start()
+    daemon.agent("a")
+    ticket = daemon.submit("long", {**LONG, "rounds": 12})
+    until("its third round", lambda: daemon.is_active(ticket, 3))
+    daemon.ask("stop", ticket)
+    until("it to be stopped", lambda: daemon.state(ticket) == "stopped")
+    with daemon.ledger(f"{ticket}/equal") as ledger:
+        done = len([row for row in ledger.rounds() if row.closed_s is not None])
+    assert 2 <= done < 12
+    assert "a/b" in daemon.ask("resume", "a/b", exits=2).err
+    again = daemon.ask("resume", ticket)
+    assert "every sample counted exactly once" in again.out
+    assert daemon.state(ticket) == "finished"
+    with daemon.ledger(f"{ticket}/equal") as ledger:
+        assert ledger.verify().ok
+        assert len(ledger.events("resumed")) == 1
+    assert "is finished; only what was stopped" in daemon.ask("resume", ticket, exits=9).err

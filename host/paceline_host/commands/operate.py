@@ -19,6 +19,7 @@ from paceline.talk import Talk
 
 if TYPE_CHECKING:
     from paceline_host.operator_calls import Operator
+    from paceline_host.operator_wire import Queued
 
 _FINDS = "Which host: --host, else $PACELINE_HOST, else ~/.config/paceline/operator.toml."
 _EXITS = (3, 4, 5, 6, 9)
@@ -89,14 +90,31 @@ def submit(arguments: argparse.Namespace, talk: Talk) -> int:
         raise SettingsError([f"{path}: cannot read it: {getattr(error, 'strerror', '') or error}"]) from None
     name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-")[:90] or "experiment"
     with _host(arguments) as host:
-        queued = host.submit(name, text, arguments.set)
-        place = f"queued behind {queued.before}" if queued.before else "next"
-        talk(f"{queued.ticket} is {place}; paceline watch {queued.ticket}, paceline stop {queued.ticket}")
-        if arguments.detach:
-            ticket = {"schema": "paceline-ticket-1", "ticket": queued.ticket, "before": queued.before}
-            print(json.dumps(ticket) if arguments.json else queued.ticket)
-            return 0
-        return _follow(host, queued.ticket, talk, quiet=arguments.quiet, as_lines=False, as_json=arguments.json)
+        return _queued(host, host.submit(name, text, arguments.set), arguments, talk)
+
+
+def resume(arguments: argparse.Namespace, talk: Talk) -> int:
+    """`paceline resume --host`: queue a ticket again, and watch it unless told otherwise."""
+    if not arguments.host:
+        raise UsageError("paceline resume: error: --detach needs --host: without a daemon nobody would go on")
+    if arguments.replay_reports is not None:
+        raise UsageError("paceline resume: error: --replay-reports is for runs without --host: it names a folder here")
+    try:
+        ticket = _ticket(str(arguments.run))
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"paceline resume: error: {error}") from None
+    with _host(arguments) as host:
+        return _queued(host, host.resume(ticket), arguments, talk)
+
+
+def _queued(host: Operator, queued: Queued, arguments: argparse.Namespace, talk: Talk) -> int:
+    place = f"queued behind {queued.before}" if queued.before else "next"
+    talk(f"{queued.ticket} is {place}; paceline watch {queued.ticket}, paceline stop {queued.ticket}")
+    if arguments.detach:
+        ticket = {"schema": "paceline-ticket-1", "ticket": queued.ticket, "before": queued.before}
+        print(json.dumps(ticket) if arguments.json else queued.ticket)
+        return 0
+    return _follow(host, queued.ticket, talk, quiet=arguments.quiet, as_lines=False, as_json=arguments.json)
 
 
 def runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:

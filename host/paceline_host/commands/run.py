@@ -69,10 +69,15 @@ def add_resume(program: Program) -> None:
         examples=[
             ("paceline resume runs/demo-001", "every run of the comparison that is not finished"),
             ("paceline resume runs/demo-001/time", "that run alone"),
+            ("paceline resume demo-001 --host /etc/paceline", "a daemon's experiment that was stopped or has failed"),
         ],
-        exits=(3, 4, 5, 9, 10),
+        exits=(3, 4, 5, 6, 9, 10),
     )
-    parser.add_argument("run", type=Path, metavar="FOLDER", help="folder of a comparison, or of one run in it")
+    parser.add_argument(
+        "run", type=Path, metavar="FOLDER", help="of a comparison, or of one run in it; with --host a ticket"
+    )
+    operate.add_host(parser)
+    parser.add_argument("--detach", action="store_true", help="with --host: do not watch it")
     add_replay(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
@@ -104,6 +109,8 @@ def _run(arguments: argparse.Namespace, talk: Talk) -> int:
 
 
 def _resume(arguments: argparse.Namespace, talk: Talk) -> int:
+    if arguments.host or arguments.detach:
+        return operate.resume(arguments, talk)
     from paceline_host.commands.report import print_report
     from paceline_host.comparison import Comparison, load_folder
     from paceline_host.watch import watcher
