@@ -140,6 +140,10 @@ def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_is(tmp_path: Pa
                 assert refused.ends() == STORAGE, refused.err
                 assert "Traceback" not in refused.err
                 assert str(disk) in refused.err
+            shown = bench.call("paceline", "report", run)
+            assert shown.ends() == 0, shown.err
+            assert "makespan, whole run" in shown.out
+            assert f"no picture and no page: {run}" in shown.err
         finally:
             subprocess.run([*as_root, "mount", "-o", "remount,rw", str(disk)], check=True)
         assert {path: path.read_bytes() for path in before} == before

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from paceline.commandline import Program
+from paceline.errors import StorageError
 from paceline.talk import Talk
 from paceline_host.commands import operate
 
@@ -52,10 +54,16 @@ def print_report(folder: Path, as_json: bool, talk: Talk) -> None:
 
     report = load_report(folder)
     print(json.dumps(report.as_json(), indent=1) if as_json else render(report))
-    picture = draw(report, folder / "comparison.png")
-    (folder / "report.json").write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
-    talk.info(f"runs in {folder}, picture in {picture}")
-    page = write_pages(report, folder)
+    sys.stdout.flush()
+    try:
+        picture = draw(report, folder / "comparison.png")
+        (folder / "report.json").write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
+        talk.info(f"runs in {folder}, picture in {picture}")
+        page = write_pages(report, folder)
+    except (OSError, StorageError) as error:  # what was asked for is printed; a folder may be for reading only
+        why = f"{folder}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        talk.warning(f"no picture and no page: {why}", event="storage")
+        return
     talk.info(f"this table again: paceline report {folder}; to look at: {page}")
 
 
