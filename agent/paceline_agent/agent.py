@@ -259,7 +259,7 @@ class Agent:
     def _reconnect(self, action: m.Reconnect) -> None:
         trouble = self._link.trouble
         self._outbox.clear()
-        if self._link.refused or "CURVE handshake" in trouble:
+        if self._link.refused or self._link.wrong_key:
             raise KeyFileError(f"cannot work with {self._config.host.endpoint}: {trouble}")
         self._talk.warning(f"{action.reason}{': ' + trouble if trouble else ''}; connecting again", event="reconnect")
         self._link.reconnect()

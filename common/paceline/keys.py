@@ -98,10 +98,11 @@ def read_pair(path: Path) -> KeyPair:
     return KeyPair(public=_read(path.with_suffix(".pub")), secret=_read(path))
 
 
-def read_boards(folder: Path) -> dict[str, str]:
+def read_boards(folder: Path, faults: list[str] | None = None) -> dict[str, str]:
     """Return {board name: public key} of all .pub files in `folder`, sorted by name.
 
-    Raises KeyFileError when the folder cannot be read, when a file is malformed, or when two boards share one key.
+    Raises KeyFileError when the folder cannot be read, when a file is malformed, or when two boards share one key;
+    with `faults`, files of the last two kinds are left out, and said there.
     """
     try:
         paths = sorted(folder.glob("*.pub"))
@@ -109,12 +110,20 @@ def read_boards(folder: Path) -> dict[str, str]:
         raise KeyFileError(f"key folder {folder}: {error.strerror}") from None
     if not folder.is_dir():
         raise KeyFileError(f"key folder {folder} does not exist; put each board's .pub file there")
-    boards = {path.stem: _read(path) for path in paths}
+    boards: dict[str, str] = {}
     owners: dict[str, str] = {}
-    for name, key in boards.items():
-        if key in owners:
-            raise KeyFileError(f"boards {owners[key]} and {name} have the same public key; make each its own")
-        owners[key] = name
+    for path in paths:
+        try:
+            key = _read(path)
+            if key in owners:
+                raise KeyFileError(f"boards {owners[key]} and {path.stem} have the same public key; make each its own")
+        except KeyFileError as error:
+            if faults is None:
+                raise
+            faults.append(str(error))
+            continue
+        boards[path.stem] = key
+        owners[key] = path.stem
     return boards
 
 

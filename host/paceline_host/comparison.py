@@ -134,7 +134,7 @@ class Comparison:
         self._options = {key: value for key, value in experiment.task.items() if key != "name"}
         fleet = experiment.fleet
         self.profile = load_profile(fleet.profile) if fleet.kind == "local" else None
-        names = self.profile.boards if self.profile is not None else read_boards(Path(fleet.keys) / "boards")
+        names = self.profile.boards if self.profile is not None else read_boards(Path(fleet.keys) / "boards", [])
         if not names:
             raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
         for policy in experiment.policies():

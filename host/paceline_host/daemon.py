@@ -82,6 +82,7 @@ class Daemon:
             keys = config.read_keys()
             self._keyring = Keyring(config)
             boards, operators = self._keyring.peers.boards, self._keyring.peers.operators
+            self._tell_faults()
             self._key = fingerprint(keys.public)
             self._link = HostLink(config.listen, keys, boards, self._talk.warning, operators)
             life.callback(self._link.close)
@@ -304,7 +305,12 @@ class Daemon:
             self._talk.error(f"the keys stay as they were: {error}")
             return
         if now is not None:
+            self._tell_faults()
             self._server.call(lambda: self._admit(before, now))
+
+    def _tell_faults(self) -> None:
+        for fault in self._keyring.faults:
+            self._talk.warning(f"{fault}; left out", event="keys")
 
     def _admit(self, before: Admitted, now: Admitted) -> None:
         """Let in whom the folders name now; in the server's loop."""

@@ -37,9 +37,13 @@ class HostConfig:
         """Return the host's pair. Raises KeyFileError."""
         return read_pair(Path(self.keys) / "host.key")
 
-    def read_peers(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return boards and operators, name -> public key each. Raises KeyFileError."""
-        return read_boards(Path(self.keys) / "boards"), read_boards(Path(self.keys) / "operators")
+    def read_peers(self, faults: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """Return boards and operators, name -> public key each; files that hold no key of their own go to `faults`.
+
+        Raises KeyFileError for a folder that cannot be read.
+        """
+        boards = read_boards(Path(self.keys) / "boards", faults)
+        return boards, read_boards(Path(self.keys) / "operators", faults)
 
 
 @dataclass(frozen=True)

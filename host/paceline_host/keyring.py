@@ -19,23 +19,30 @@ class Admitted:
 
 @dataclass
 class Keyring:
-    """`peers` are those who are let in; `look` reads the folders again when a file has changed."""
+    """`peers` are those who are let in; `look` reads the folders again when a file has changed; `faults` are the files
+    that hold no key of their own, which keep nobody else out.
+    """
 
     config: HostConfig
     peers: Admitted = field(init=False)
+    faults: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         """Read them. Raises KeyFileError."""
         self._seen = self._files()
-        self.peers = Admitted(*self.config.read_peers())
+        self.peers = self._read()
 
     def look(self) -> Admitted | None:
-        """Return who is to be let in now; None: nothing has changed. Raises KeyFileError once for a faulty change."""
+        """Return who is to be let in now; None: nothing has changed. Raises KeyFileError once for a lost folder."""
         seen = self._files()
         if seen == self._seen:
             return None
         self._seen = seen
-        return Admitted(*self.config.read_peers())
+        return self._read()
+
+    def _read(self) -> Admitted:
+        self.faults = []
+        return Admitted(*self.config.read_peers(self.faults))
 
     def _files(self) -> list[tuple[str, int, int]]:
         """Return what changes when a key file does."""

@@ -27,9 +27,15 @@ def list_runs(runs_dir: Path) -> list[dict[str, object]]:
     """Return a row for each run in `runs_dir`: run, policy, state, rounds_done, rounds, started, folder."""
     rows: list[dict[str, object]] = []
     for path in sorted(runs_dir.glob(f"*/*/{JOURNAL}")):
-        with Ledger(path.parent) as ledger:
-            run = ledger.run
-            done = sum(1 for round_ in ledger.rounds() if round_.closed_s is not None)
+        try:
+            with Ledger(path.parent) as ledger:
+                run = ledger.run
+                done = sum(1 for round_ in ledger.rounds() if round_.closed_s is not None)
+        except StorageError:  # one that cannot be read hides no other
+            name = f"{path.parent.parent.name}/{path.parent.name}"
+            known = {"run": name, "policy": path.parent.name, "state": "damaged", "rounds_done": 0, "rounds": 0}
+            rows.append({**known, "started": "", "folder": str(path.parent)})
+            continue
         alive = "running" if is_held(path.parent) else "unfinished"
         state = alive if run.ended is None else "finished" if run.ended.get("ok") else "stopped"
         rows.append(

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from paceline.errors import LocalProtocolError, RemoteProtocolError, RunError
+from paceline.session import State
 from paceline.talk import Talk
 from paceline.wire import Bye, Message, Ping, Pong, Reject
 from paceline_host import machine as m
@@ -30,6 +31,7 @@ from paceline_host.uploads import Uploads
 
 T = TypeVar("T")
 
+READY_FOR_A_RUN = (State.IDLE, State.LOADING, State.READY)
 VIEW_S = 0.25  # how often the progress view is renewed, and the fleet's processes are looked at
 
 
@@ -217,14 +219,26 @@ class Server:
         except BaseException as error:  # of this run: its store, its machine; boards are served on
             if self._run is None:
                 raise
+            self._abandon(self._run, str(error))
             self._run.ended.put(error)
             self._run = None
+
+    def _abandon(self, run: _Run, why: str) -> None:
+        """Let the boards of a run that cannot go on stop their work; nothing of it is written any more."""
+        with suppress(Exception):  # the run has failed for a reason of its own
+            for action in run.machine.step(m.Stop(why), time.monotonic()):
+                if isinstance(action, m.Send):
+                    self._send_to(run.names[action.board], action.message)
 
     def _begin_next(self) -> None:
         with suppress(queue.Empty):
             self._run = self._next.get_nowait()
             for name in self._peers.connected():
-                self._connected(name)
+                session = self._peers.session(name)
+                if session is not None and session.state not in READY_FOR_A_RUN:  # of a run that ended badly
+                    self.expel(name, "session", "the host begins another run; greet it anew")
+                else:
+                    self._connected(name)
             for name, how in self._departed.items():
                 self._gone(name, how, for_good=True)
 

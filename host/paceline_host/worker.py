@@ -129,7 +129,7 @@ class Worker(threading.Thread):
                 self._comparison = comparison
                 if self._told[0] == ticket.name:
                     comparison.stop(self._told[1])
-            boards = _begun_with(folder) or self._config.read_peers()[0]
+            boards = _begun_with(folder) or self._config.read_peers([])[0]
             with held(folder):
                 ok = comparison.work(folder, self._server, boards)
         finally:

@@ -40,7 +40,7 @@ def test_what_init_makes_is_read_by_both_ends(home: Path) -> None:
     operator = load_operator(str(home))
     pair, host_key = operator.read_keys()
     assert host_key == config.read_keys().public
-    boards, operators = config.read_peers()
+    boards, operators = config.read_peers([])
     assert boards == {}
     assert list(operators.values()) == [pair.public]
     secrets = list(home.rglob("*.key"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 from paceline_host.ledger import Ledger
 
 from .fleet_tools import Bench, Declared, Program, until
+from .test_storage import small_disk
 
 TWO_ROUNDS = {"rounds": 2, "budget": 64, "policies": ["equal"]}
 LONG = {"rounds": 400, "budget": 200, "minimum": 50, "policies": ["equal"]}  # a fifth of a second a round
@@ -251,7 +252,7 @@ def test_keys_are_admitted_and_withdrawn_while_the_host_runs(daemon: Daemon) -> 
     assert "its key was withdrawn" in admitted.err
     assert [row["name"] for row in daemon.status()["boards"]] == ["old"]
     copy.write_text("no key at all\n", encoding="utf-8")
-    host.says("the keys stay as they were")
+    host.says("not a key (40 characters of Z85 expected); left out")
     assert daemon.board("old")["state"] == "connected"
 
 
@@ -357,6 +358,53 @@ def test_what_cannot_be_meant_is_refused_before_the_daemon_is_asked(daemon: Daem
     for argv in (["stop", ""], ["stop", "../../etc"], ["watch", "a/b"]):
         assert "is no ticket" in daemon.ask(*argv, exits=2).err
     assert "a daemon has its own" in daemon.ask("runs", "--runs-dir", "x", exits=2).err
+
+
+def test_an_odd_file_among_the_keys_keeps_nobody_else_out(daemon: Daemon) -> None:
+    good = daemon.make_board("a")
+    boards = daemon.home / "keys" / "boards"
+    (boards / "junk.pub").write_text("hello", encoding="ascii")
+    (boards / "empty.pub").touch()
+    (boards / "folder.pub").mkdir()
+    (boards / "copy.pub").write_bytes(good.read_bytes())
+    host = daemon.start()
+    for name in ("junk", "empty", "folder"):
+        assert f"{name}.pub" in host.err
+    assert "have the same public key; make each its own; left out" in host.err
+    daemon.agent("a")
+    until("a to be connected", lambda: daemon.board("a").get("state") == "connected")
+    daemon.make_board("late")
+    host.says("admitted: late")
+    daemon.agent("late")
+    until("late to be there", lambda: daemon.board("late").get("state") == "connected")
+    daemon.submit("short", TWO_ROUNDS)
+    until("the run to be over", lambda: daemon.state("short-001") == "finished")
+    (daemon.home / "runs" / "short-001" / "equal" / "journal.sqlite").write_text("rot", encoding="ascii")
+    rows = json.loads(daemon.ask("runs", "--json").out)["runs"]
+    assert [row["state"] for row in rows if row["run"] == "short-001/equal"] == ["damaged"]
+
+
+def test_a_run_that_the_disk_ended_leaves_the_boards_to_the_next_one(daemon: Daemon, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        text = (daemon.home / "host.toml").read_text(encoding="utf-8")
+        (daemon.home / "host.toml").write_text(f'{text}runs_dir = "{disk / "runs"}"\n', encoding="utf-8")
+        daemon.make_board("a")
+        daemon.make_board("b")
+        daemon.start()
+        daemon.agent("a")
+        daemon.agent("b")
+        plan = daemon.bench.experiment("big", LONG, task={"ballast": 20_000}, fleet={"kind": "boards"})
+        ticket = daemon.ask("run", plan, "--detach").out.strip()
+        until("its second round", lambda: daemon.is_active(ticket, 2))
+        with (disk / "ballast").open("ab", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(1 << 14))
+        until("the run to fail", lambda: daemon.status()["active"] is None)
+        (disk / "ballast").unlink()
+        again = daemon.ask("run", daemon.bench.experiment("next", TWO_ROUNDS, fleet={"kind": "boards"}))
+        assert "every sample counted exactly once" in again.out
+        daemon.host.process.terminate()
+        assert daemon.host.ends() == 0
 
 
 def test_who_watches_what_is_over_gets_its_report(daemon: Daemon) -> None:

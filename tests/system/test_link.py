@@ -177,6 +177,25 @@ def test_a_wrong_host_key_is_named_on_both_sides(host: HostEnd, connect: Connect
     assert not agent.link.send(b"hello")
 
 
+def test_after_one_handshake_a_failed_one_is_no_sign_of_a_wrong_key(host: HostEnd, connect: Connect) -> None:
+    """A host that stands still, or another program on its port, says nothing of keys that have worked before."""
+    agent = connect()
+    deliver(host, agent, b"before")
+    address = host.address
+    host.link.close()
+    with socket.create_server(address) as other:
+        other.settimeout(DEADLINE_S)
+        agent.link.reconnect()
+        while "was not finished" not in agent.link.trouble:
+            accepted, _ = other.accept()
+            accepted.recv(10)
+            accepted.close()
+            for _ in range(20):
+                agent.turn()
+    assert not agent.link.wrong_key
+    assert not agent.link.refused
+
+
 def test_a_peer_without_curve_is_not_heard(host: HostEnd, raw: Callable[..., zmq.Socket[bytes]]) -> None:
     dealer = raw(None)
     dealer.send_multipart([b"hello", b""])

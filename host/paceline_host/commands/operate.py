@@ -83,11 +83,16 @@ def submit(arguments: argparse.Namespace, talk: Talk) -> int:
         raise UsageError("paceline run: error: --replay-reports is for runs without --host: it names a folder here")
     if arguments.runs_dir is not None:
         raise UsageError("paceline run: error: --runs-dir is for runs without --host: a daemon has its own")
+    from paceline_host.operator_wire import DOCUMENT_BYTES
+
     path: Path = arguments.experiment
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError([f"{path}: cannot read it: {getattr(error, 'strerror', '') or error}"]) from None
+    most = DOCUMENT_BYTES // 2  # JSON may need more room than the text
+    if len(text) > most:
+        raise SettingsError([f"{path}: has {len(text)} characters; an experiment file has at most {most}"])
     name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-")[:90] or "experiment"
     with _host(arguments) as host:
         return _queued(host, host.submit(name, text, arguments.set), arguments, talk)

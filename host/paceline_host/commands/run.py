@@ -97,6 +97,7 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace, talk: Talk) -> int:
     if arguments.host or arguments.detach:
         return operate.submit(arguments, talk)
+    from paceline.keys import read_boards
     from paceline_host.comparison import Comparison, new_folder
     from paceline_host.experiment import load_experiment
     from paceline_host.watch import watcher
@@ -104,6 +105,8 @@ def _run(arguments: argparse.Namespace, talk: Talk) -> int:
     experiment = load_experiment(arguments.experiment, arguments.set)
     watch = watcher(experiment, talk, quiet=arguments.quiet)
     comparison = Comparison(experiment, watch, arguments.replay_reports)
+    if comparison.profile is None:
+        read_boards(Path(experiment.fleet.keys) / "boards")  # here a faulty file is a mistake, and told before all else
     folder = new_folder(arguments.runs_dir or Path("runs"), arguments.experiment.stem)
     return _work(comparison, folder, arguments.json, talk)
 
