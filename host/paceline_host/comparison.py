@@ -139,7 +139,7 @@ class Comparison:
             raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
         for policy in experiment.policies():
             if reports is not None:
-                Reported(planner.make(policy, len(names), experiment.run.budget, 1), reports / folder_name(policy))
+                self._check_reports(reports / folder_name(policy), policy)
             planner.make(policy, len(names), experiment.run.budget, experiment.run.minimum)
         budget = experiment.run.budget
         try:
@@ -149,6 +149,29 @@ class Comparison:
         if budget > (most := (MAX_RANGES - 2) * self._task.samples):  # a slice names each epoch that it touches
             text = f"run.budget = {budget} is more than {MAX_RANGES - 2} times the data set; expected at most {most}"
             raise SettingsError([text])
+
+    def _check_reports(self, folder: Path, policy: Policy) -> None:
+        """Refuse to replay what another experiment has measured, or one that was not completed."""
+        run, task = self.experiment.run, self.experiment.task
+        with Ledger(folder) as ledger:
+            old, done = ledger.run, len([row for row in ledger.rounds() if row.closed_s is not None])
+        ours = {
+            "policy": policy.name,
+            "seed": run.seed,
+            "budget": run.budget,
+            "task": task["name"],
+            "options": self._options,
+        }
+        faults = [
+            f"{key} is {value!r} here and was {getattr(old, key)!r} there"
+            for key, value in ours.items()
+            if getattr(old, key) != value
+        ]
+        if done < run.rounds:
+            faults.append(f"it has {done} rounds, this experiment {run.rounds}")
+        if faults:
+            text = "; reports can be replayed only into the same experiment"
+            raise SettingsError([f"--replay-reports {folder}: {fault}{text}" for fault in faults])
 
     @property
     def stopping(self) -> bool:
@@ -249,6 +272,9 @@ class Comparison:
             faults.append("the fleet's profile is not the one that the run was begun with")
         if were != list(boards):
             faults.append(f"the boards are now {', '.join(boards)}, the run was begun with {', '.join(were)}")
+        kept = folder / "run.toml"  # what the journal does not say of the plan
+        if kept.exists() and (minimum := load_experiment(kept).run.minimum) != self.experiment.run.minimum:
+            faults.append(f"minimum is now {self.experiment.run.minimum}, the run was begun with {minimum}")
         if faults:
             raise SettingsError([f"{folder}: {fault}; restore it, or begin a new run" for fault in faults])
 

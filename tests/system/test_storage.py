@@ -162,6 +162,11 @@ def test_an_experiment_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> N
         assert refused.ends() == 3
         assert "budget is now 27, the run was begun with 24" in refused.err
         assert "the boards are now fast, middle, slow, late" in refused.err
+        (run / "experiment.toml").write_text(text.replace("minimum = 1\n", "minimum = 2\n"), encoding="utf-8")
+        bench.profile(BOARDS)
+        refused = bench.call("paceline", "resume", run)
+        assert refused.ends() == 3
+        assert "minimum is now 2, the run was begun with 1" in refused.err
 
 
 def test_what_holds_no_run_is_not_resumed(tmp_path: Path) -> None:
