@@ -70,7 +70,7 @@ def test_nonsense_and_poison_from_a_valid_key_cost_the_others_nothing(bench: Ben
         oversized.send_frames(b"x" * (wire.MAX_FRAME + 1), b"")
         assert oversized.is_cut_off(), "by the transport, before the frame is in memory"
     with RawPeer(bench.folder, "evil", endpoint) as evil:
-        evil.send_frames(b"one frame alone")
+        evil.send_frames(b"three", b"frames", b"together")
         evil.send_frames(b"no msgpack at all \xff\xfe", b"")
         evil.send_frames(b"\x80" + b"x" * wire.HEADER_BYTES, b"")
         evil.send(wire.Taken(evil.session, 1))
