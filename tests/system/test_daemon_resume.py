@@ -76,9 +76,8 @@ def killed_at(daemon: MortalDaemon, point: str) -> list[str | None]:
         return any(daemon.done(ticket) for ticket in daemon.tickets() - before)
 
     daemon.bench.call("paceline", "run", daemon.plan, "--host", "h", "--detach")  # may find nobody to answer
-    until(
-        f"the daemon to die, or to be done without coming to {point}", lambda: dying.process.poll() or is_over(daemon)
-    )
+    what = f"the daemon to die, or to be done without coming to {point}"
+    until(what, lambda: dying.process.poll() or is_over(daemon), 90.0)  # boards try again after up to 16 s
     if dying.process.poll() is None:  # how many commits a run needs depends on what falls together
         daemon.host.process.terminate()
         raise NeverCame(point)
@@ -88,7 +87,7 @@ def killed_at(daemon: MortalDaemon, point: str) -> list[str | None]:
     kept = {ticket: counted(daemon.home / "runs" / ticket / "equal") for ticket in found}
     daemon.live("NEVER").says("listening on")
     ticket = next(iter(found)) if found else daemon.submit_once()
-    until(f"{ticket} to be over", lambda: daemon.done(ticket), 60.0)
+    until(f"{ticket} to be over", lambda: daemon.done(ticket), 90.0)
     daemon.host.process.terminate()
     assert daemon.host.ends() == 0, daemon.host.err
     assert daemon.state(ticket) == "finished", daemon.host.err
