@@ -98,7 +98,7 @@ class LineParser:
         try:
             found = self._read(text.decode("ascii"))
             values = {c.quantity: _number(found[c.key]) * c.scale for c in self._columns if c is not None}
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             self.damaged += 1
             return None
         if "volts" in values:

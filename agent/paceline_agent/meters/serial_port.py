@@ -75,8 +75,8 @@ class SerialPort:
                 self.trouble = str(error)
                 self._ending.wait(AGAIN_S)
             except (OSError, ValueError, TypeError) as error:  # pyserial's own errors are OSErrors; a torn line has all
+                self.trouble = _broken(self._port, error)  # before the line is closed, which may take a while
                 self._drop_line()
-                self.trouble = _broken(self._port, error)
         self._drop_line()
 
     def _wait(self, line: serial.SerialBase) -> bytes:
