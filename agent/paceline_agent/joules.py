@@ -36,7 +36,7 @@ class Joules:
         self._measuring: list[int] = []
         self._thread: MeterThread | None = None
         self._integrator: EnergyIntegrator | None = None
-        self._edge_uj = 0  # how far a count may be off where a window is cut
+        self._edge_uj = 0  # how far energy may be off where a window is cut
         self._lone_pipe: tuple[int, int] | None = None
         self._is_news = True  # since the last `settled`: a reading or a question; else nothing can have become final
 
@@ -112,9 +112,10 @@ class Joules:
         self._is_news = True
         for reading in self._thread.drain():
             try:
+                edge_uj = reading.error_uj if isinstance(reading, Count) else reading.edge_uj
+                self._edge_uj = max(self._edge_uj, edge_uj)
                 if isinstance(reading, Count):
                     self._integrator.add_counter(reading.t_us, reading.count_uj)
-                    self._edge_uj = max(self._edge_uj, reading.error_uj)
                 elif reading.t0_us < reading.t1_us:
                     self._integrator.add_interval(reading.t0_us, reading.t1_us, reading.power_uw, reading.error_uw)
                 else:

@@ -12,6 +12,7 @@ import pytest
 
 from paceline import wire
 from paceline.session import NEXT, State
+from paceline_agent.meters import serial_frames
 from paceline_host import operator_wire
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,5 +143,19 @@ def test_every_operator_message_is_listed_with_its_ends_and_fields() -> None:
 
 def test_every_rule_of_the_desk_has_a_test() -> None:
     rows = table("rule of the desk")
+    assert rows
+    assert all(re.search(r"::\w+", test) for _, test in rows)
+
+
+def test_every_limit_of_the_serial_line_has_its_value() -> None:
+    rows = table("serial limit")
+    assert rows
+    for name, value, why in rows:
+        assert int(value) == getattr(serial_frames, name.strip("`")), name
+        assert why
+
+
+def test_every_rule_of_the_serial_line_has_a_test() -> None:
+    rows = table("rule of the serial line")
     assert rows
     assert all(re.search(r"::\w+", test) for _, test in rows)

@@ -15,6 +15,7 @@ from paceline.errors import PacelineError
 from paceline.settings import Bounds
 
 SOURCES = {"modelled": "paceline_agent.meters.modelled:Modelled", "rapl": "paceline_agent.meters.rapl:Rapl"}
+SOURCES["serial"] = "paceline_agent.meters.serial_meter:SerialMeter"
 POWERCAP = "/sys/class/powercap"
 
 
@@ -28,11 +29,18 @@ class MeterError(PacelineError):
 class MeterSettings:
     """Table [meter] of agent.toml. Without it the board's energy is unknown."""
 
-    source: Literal["none", "modelled", "rapl"] = "none"
+    source: Literal["none", "modelled", "rapl", "serial"] = "none"
     period_ms: Annotated[int, Bounds(ge=10, le=60_000)] = 100  # ten readings a second see a round, not a step
     idle_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None  # declared; `modelled` needs both
     active_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None
     rapl_root: str = POWERCAP  # where the kernel shows its powercap zones
+    port: str = ""  # of a serial meter: /dev/serial/by-id/..., /dev/ttyACM0, socket://HOST:PORT, rfc2217://HOST:PORT
+    baud: Annotated[int, Bounds(ge=300, le=12_000_000)] = 115_200
+    format: Literal["frames", "json", "csv"] = "frames"  # docs/PROTOCOL.md, section 9
+    channels: tuple[
+        str, ...
+    ] = ()  # frames: names to sum, those the meter counts by default; lines: what stands in them
+    delay_ms: Annotated[float, Bounds(ge=0, le=1000)] = 5.0  # from reading to arrival, the least that ever occurs
 
     def __post_init__(self) -> None:
         declared = (self.idle_w, self.active_w)
@@ -42,6 +50,19 @@ class MeterSettings:
             raise ValueError('meter.idle_w and meter.active_w belong to source = "modelled"; set it, or remove them')
         if self.source != "rapl" and self.rapl_root != POWERCAP:
             raise ValueError('meter.rapl_root belongs to source = "rapl"; set it, or remove it')
+        if self.source != "serial" and (self.port, self.baud, self.format, self.channels, self.delay_ms) != (
+            ("", 115_200, "frames", (), 5.0)
+        ):
+            raise ValueError(
+                'meter.port, baud, format, channels and delay_ms belong to source = "serial"; set it, or remove them'
+            )
+        if self.source == "serial":
+            if not self.port:
+                raise ValueError('meter.source = "serial" needs port, best the /dev/serial/by-id/... of the meter')
+            if self.format != "frames":
+                from paceline_agent.meters.serial_lines import check_channels
+
+                check_channels(self.format, self.channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,7 @@ class Reading:
     t1_us: int
     power_uw: int
     error_uw: int = 0
+    edge_uj: int = 0  # what a window's edge may put on the wrong side, where instants are not sure
 
 
 @dataclass(frozen=True, slots=True)
