@@ -102,8 +102,13 @@ def test_a_part_of_another_rail_is_shown_and_not_added(bench: Callable[..., Benc
     )
     meter = b.meter(MeterSettings("ina3221", shunt_ohm=0.1, rails=rails))
     assert {reading.power_uw for reading in b.run(meter, 0.5)} == {5_000_000}
-    whole, part = meter.rails
-    assert (whole.name, whole.bus_mv, whole.current_ua, whole.power_uw) == ("VDD_IN", 5_000, 1_000_000, 5_000_000)
+    whole, part = meter.seen_rails()
+    assert (whole.name, whole.voltage_uv, whole.current_ua, whole.power_uw) == (
+        "VDD_IN",
+        5_000_000,
+        1_000_000,
+        5_000_000,
+    )
     assert (part.shunt_uv, part.current_ua, part.power_uw) == (-20_000, -400_000, -1_321_600)
     assert part.flags == ("negative",)
     assert meter.source == "ina3221/VDD_IN"

@@ -1,43 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a chip that converts on and on has ended a conversion, told from polls of its ready flag. Pure: time is given.
 
-A poll that finds the flag set says no more than that a conversion ended since it was last seen clear. Polls just before
-and just after the expected end say it to a millisecond; the chip's own clock, +-10 % by its datasheet, is learned.
+A flag seen clear and then set encloses an end, and ends that are so many cycles apart enclose the cycle, of which the
+datasheets say +-10 %. Both are kept as intervals and cut by what is seen, so `doubt_us` is a bound and no guess.
 """
 
 from __future__ import annotations
 
+from math import ceil, floor
+
 TOLERANCE = 0.10  # of the chip's clock: 586 us at most for 532 us typical (SBOS448G, 7.5)
+DRIFT = 1e-4  # by which a cycle may have changed since the last end: it follows the temperature
 STEP_US = 1_000  # between polls around an end: finer costs processor time, and edges come no more exact
-NARROW = 16  # an end known to a cycle's 16th, twice, measures the cycle
+BASE = 64  # conversions over which the cycle is measured: longer would hide the drift
 PATIENCE = 3  # so many cycles without an end, and the chip has stopped
+
+Interval = tuple[float, float]
 
 
 class Conversions:
-    """The ends of conversions that take about `cycle_us` each and began when the flag was seen clear, at `now_us`."""
+    """The ends of conversions that take about `cycle_us` each; the flag was seen clear at `now_us`."""
 
     def __init__(self, cycle_us: int, now_us: int) -> None:
-        self._nominal_us = cycle_us
-        self._cycle_us = float(cycle_us)
-        self._clear_us = now_us  # the flag was clear here
+        self._known: Interval = (cycle_us * (1 - TOLERANCE), cycle_us * (1 + TOLERANCE))  # to the datasheet
+        self._cycle = self._known
+        self._end: Interval | None = None
+        self._base: tuple[Interval, int] | None = None  # an end, and how many conversions ago
+        self._clear_us = now_us
         self._heard_us = now_us  # a conversion was known to run
-        self.end_us: int | None = None  # the last end ...
-        self.doubt_us = 0  # ... and how far it may be off, either way
-        self._sharp = False
         self._skip = 1
+        self.patience_us = PATIENCE * cycle_us + 2 * STEP_US  # for which there may be no end
 
     @property
     def cycle_us(self) -> int:
-        """Return how long a conversion takes, as learned."""
-        return round(self._cycle_us)
+        """Return how long a conversion takes, as far as that is known."""
+        return round(sum(self._cycle) / 2)
 
     @property
-    def patience_us(self) -> int:
-        """Return for how long there may be no end."""
-        return PATIENCE * self._nominal_us + 2 * STEP_US
+    def end_us(self) -> int | None:
+        """Return when the last conversion that was told of ended."""
+        return None if self._end is None else round(sum(self._end) / 2)
+
+    @property
+    def doubt_us(self) -> int:
+        """Return how far end_us may be from the truth at most."""
+        return 0 if self._end is None else ceil((self._end[1] - self._end[0]) / 2)
 
     def clear(self, at_us: int) -> None:
-        """Learn that the flag was clear then."""
+        """Learn that the flag was clear then, whether seen or made so."""
         self._clear_us = max(self._clear_us, at_us)
 
     def heard(self, at_us: int) -> None:
@@ -48,43 +58,56 @@ class Conversions:
         """Return whether an end is overdue."""
         return now_us - self._heard_us > self.patience_us
 
-    def ended(self, at_us: int) -> int:
-        """Learn that the flag was set at the latest then; return when the last conversion ended."""
-        low_us = max(self._clear_us, at_us - round(self._nominal_us * (1 + TOLERANCE)))
-        cycles = 0
-        if self.end_us is None:
-            end_us = (low_us + at_us) // 2
-        else:
-            cycles = max(1, int((at_us - self.end_us) / self._cycle_us + 1 / NARROW))
-            end_us = min(max(self.end_us + round(cycles * self._cycle_us), low_us), at_us)
-        sharp = at_us - low_us <= self._nominal_us / NARROW
-        if sharp and self._sharp and self.end_us is not None:
-            self._learn((end_us - self.end_us) / cycles)
-        self._sharp, self.end_us, self.doubt_us, self._heard_us = sharp, end_us, at_us - low_us, at_us
-        return end_us
+    def ended(self, before_us: int, after_us: int) -> int:
+        """Learn that the flag was set at some instant between; return when the last conversion before that ended."""
+        seen = end = (max(float(self._clear_us), before_us - self._known[1]), float(after_us))
+        counted = 0
+        if self._end is not None:
+            (early, late), (short, long) = self._end, self._cycle
+            least = max(1, floor((before_us - late) / long), ceil((seen[0] - late) / long))
+            most = floor((after_us - early) / short)
+            end = (max(seen[0], early + least * short), min(seen[1], late + most * long))
+            if least > most or end[0] > end[1]:  # the clock has changed, or time stood still
+                end, self._cycle = seen, self._known
+            elif least == most:
+                counted = least
+        self._learn(end, counted)
+        self._end, self._heard_us = end, after_us
+        return round(sum(end) / 2)
 
-    def _learn(self, cycle_us: float) -> None:
-        fresh_us = self._cycle_us + (cycle_us - self._cycle_us) / 8
-        slack_us = self._nominal_us * TOLERANCE
-        self._cycle_us = min(max(fresh_us, self._nominal_us - slack_us), self._nominal_us + slack_us)
+    def _learn(self, end: Interval, counted: int) -> None:
+        """Measure the cycle from an end a while ago on; `counted` conversions since the last one, 0: not known."""
+        since, cycles = self._base if counted and self._base is not None else (end, -counted)
+        cycles += counted
+        self._base = (since, cycles) if cycles < BASE else (end, 0)
+        if cycles:
+            short = max((end[0] - since[1]) / cycles, self._cycle[0] * (1 - DRIFT))
+            long = min((end[1] - since[0]) / cycles, self._cycle[1] * (1 + DRIFT))
+            known = (max(short, self._known[0]), min(long, self._known[1]))
+            self._cycle = known if known[0] < known[1] else self._known
 
     def skip(self, cycles: int) -> None:
-        """Expect the next end of interest so many conversions after the last one."""
+        """Let the next end of interest be so many conversions after the last one."""
         self._skip = cycles
 
-    def expected_us(self, now_us: int) -> int:
-        """Return when the next end of interest is expected; it may be over already."""
-        if self.end_us is None:
-            return max(now_us, self._clear_us + self.cycle_us)
-        return self.end_us + round(self._skip * self._cycle_us)
-
     def is_early(self, now_us: int) -> bool:
-        """Return whether this is the poll just before an expected end, which only makes the end exact."""
-        return 0 < self.expected_us(now_us) - now_us <= 2 * STEP_US and self.end_us is not None
+        """Return whether a set flag may be that of an end before the one of interest, which is just ahead."""
+        if self._end is None:
+            return False
+        soonest_us = self._end[0] + self._skip * self._cycle[0]
+        before_us = self._end[0] + (self._skip - 1) * self._cycle[0]
+        return self._clear_us < before_us and soonest_us - 2 * STEP_US < now_us <= soonest_us
 
     def due_us(self, now_us: int) -> int:
-        """Return when to poll next: just before the expected end, just after it, then every STEP_US."""
-        expected_us = self.expected_us(now_us)
-        if now_us < expected_us - 2 * STEP_US:
-            return expected_us - STEP_US
-        return max(now_us + STEP_US // 2, min(expected_us + STEP_US // 2, now_us + STEP_US))
+        """Return when to poll next: around the expected end, again and again until it is seen."""
+        if self._end is None:
+            soonest_us, latest_us, stale = self._clear_us + self._cycle[0], self._clear_us + self._cycle[1], False
+        else:
+            soonest_us = self._end[0] + self._skip * self._cycle[0]
+            latest_us = self._end[1] + self._skip * self._cycle[1]
+            stale = self._clear_us < self._end[0] + (self._skip - 1) * self._cycle[0]
+        if stale and now_us < soonest_us - STEP_US:
+            return round(soonest_us) - STEP_US  # to clear the flag of the ends that are skipped
+        if now_us < soonest_us:
+            return round(soonest_us + min(STEP_US, (latest_us - soonest_us) / 2))
+        return now_us + STEP_US // 2

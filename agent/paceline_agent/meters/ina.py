@@ -51,6 +51,12 @@ class RailReading:
     power_uw: int
     error_uw: int
     flags: tuple[str, ...]
+    energy_uj: None = None  # these chips count no joules
+
+    @property
+    def voltage_uv(self) -> int:
+        """Return the bus voltage, at the load's side of the shunt."""
+        return self.bus_mv * 1000
 
 
 def bound_uw(shunt_uv: int, bus_mv: int, shunt_uohm: int, spec: Spec, tolerance_ppm: int) -> int:

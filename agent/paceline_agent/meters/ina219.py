@@ -53,8 +53,7 @@ class Ina219:
         self._sum = Sum(len(counted))
         self._counted = {id(chip): place for place, chip in enumerate(counted)}
 
-    @property
-    def rails(self) -> tuple[RailReading, ...]:
+    def seen_rails(self) -> tuple[RailReading, ...]:
         """Return what each rail showed last; rails that have shown nothing yet are missing."""
         return tuple(chip.last for chip in self._chips if chip.last is not None)
 
@@ -141,7 +140,7 @@ class _Chip:
         if not self.config.holds():
             self._lost()
             return None
-        end_us = self._conversions.ended(shunt.after_us if late else bus.after_us)
+        end_us = self._conversions.ended(bus.before_us, shunt.after_us if late else bus.after_us)
         self._conversions.clear(power.before_us)
         self.due_us = self._conversions.due_us(power.after_us)
         decoded = core.ina219(self.config.value, shunt.wire, bus.wire, self.rail.shunt_uohm)

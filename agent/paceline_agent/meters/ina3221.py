@@ -45,7 +45,7 @@ class Ina3221:
         self.duty = SHUNT_US / (self._mean_skip * self._cycle_us)
         self._tolerance_ppm = round(settings.shunt_tolerance_percent * 10_000)
         self._dice = dice or random.Random()
-        self.rails: tuple[RailReading, ...] = ()  # what each showed last
+        self._seen: tuple[RailReading, ...] = ()
         self._flags: tuple[str, ...] = ()
         self._address = settings.address
         self._bus = bus or I2cBus(settings.bus)
@@ -84,19 +84,23 @@ class Ina3221:
         if not self._config.holds():
             self._lost()
             return []
-        end_us = self._conversions.ended(mask.after_us)
+        end_us = self._conversions.ended(mask.before_us, mask.after_us)
         self._conversions.clear(mask.before_us)
         self._conversions.skip(self._dice.randint(max(1, self._mean_skip - 1), self._mean_skip + self._mean_skip // 2))
         self.due_us = self._conversions.due_us(mask.after_us)
-        self.rails = tuple(
+        self._seen = tuple(
             shown(rail, core.ina3221(*pair, rail.shunt_uohm), SPEC, self._tolerance_ppm) for rail, pair in channels
         )
-        counted = [rail for rail in self.rails if rail.counted]
+        counted = [rail for rail in self._seen if rail.counted]
         flags = union([*(rail.flags for rail in counted), self._flags])
         self._flags = ()
         power_uw, error_uw = sum(rail.power_uw for rail in counted), sum(rail.error_uw for rail in counted)
         t_us = end_us - self._age_us()
         return [Reading(t_us, t_us, power_uw, error_uw, flags)]
+
+    def seen_rails(self) -> tuple[RailReading, ...]:
+        """Return what each rail showed last; nothing before the first conversion."""
+        return self._seen
 
     def activity(self, t_us: int, active: bool) -> None:
         """A sensor has no use for it."""
@@ -169,5 +173,5 @@ def _refuse_smear(average: int, cycle_us: int, shortest_round_s: float | None) -
         given = "is not set" if shortest_round_s is None else f"is {shortest_round_s:g}"
         raise MeterError(
             f"meter.average = {average} is a filter with a memory of {memory_s:.2g} s, which moves joules between "
-            f"rounds shorter than {least_s:.3g} s, and meter.shortest_round_s {given}; set average = 1 (better), or the round"
+            f"rounds shorter than {least_s:.3g} s, and meter.shortest_round_s {given}; set average = 1, which is better"
         )
