@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 
 from paceline import machine as m
@@ -19,7 +21,9 @@ from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
 from paceline_agent.ledger import Ledger, Split, Tally
 from paceline_agent.metering import MeterThread
-from paceline_agent.meters import INSTANT, Count, Meter, MeterSettings, open_meter
+from paceline_agent.meters import INSTANT, Count, Meter, MeterSettings, Reading, open_meter
+
+FLAGGED = 256  # stretches of flagged readings that are remembered
 
 
 class Joules:
@@ -36,6 +40,7 @@ class Joules:
         self._measuring: list[int] = []
         self._thread: MeterThread | None = None
         self._integrator: EnergyIntegrator | None = None
+        self._flagged: deque[tuple[int, int, tuple[str, ...]]] = deque(maxlen=FLAGGED)  # from, to, what
         self._edge_uj = 0  # how far energy may be off where a window is cut
         self._lone_pipe: tuple[int, int] | None = None
         self._is_news = True  # since the last `settled`: a reading or a question; else nothing can have become final
@@ -111,6 +116,7 @@ class Joules:
             return
         self._is_news = True
         for reading in self._thread.drain():
+            self._note(reading)
             try:
                 edge_uj = reading.error_uj if isinstance(reading, Count) else reading.edge_uj
                 self._edge_uj = max(self._edge_uj, edge_uj)
@@ -152,7 +158,21 @@ class Joules:
             energy = self._integrator.window(t0_us, t1_us)
         except LookupError:  # the loop was blocked for longer than the integrator remembers
             return unknown
-        return unknown if energy is None and self._is_down() else energy
+        if energy is None:
+            return unknown if self._is_down() else None
+        said = [flags for begin_us, end_us, flags in self._flagged if begin_us <= t1_us and end_us >= t0_us]
+        flags = dict.fromkeys((*energy.flags, *(flag for some in said for flag in some)))
+        return replace(energy, flags=tuple(flags)) if said else energy
+
+    def _note(self, reading: Reading | Count) -> None:
+        """Keep the flags of a reading, so that windows can be given them; what goes on is kept as one."""
+        if not isinstance(reading, Reading) or not reading.flags:
+            return
+        begin_us, end_us, flags = self._flagged[-1] if self._flagged else (0, 0, ())
+        if flags == reading.flags and reading.t0_us - end_us <= 3000 * self._settings.period_ms:
+            self._flagged[-1] = (begin_us, reading.t1_us, flags)
+        else:
+            self._flagged.append((reading.t0_us, reading.t1_us, reading.flags))
 
     def _is_down(self) -> bool:
         return self._thread is not None and self._thread.down

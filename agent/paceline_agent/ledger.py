@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from paceline.energy import Energy
 
 CATEGORIES = ("compute", "wait", "transfer", "wasted", "other")
-FLAGS = {"unknown": 1, "gap": 2, "reset": 4}  # bits of the flags that travel
+# Bits of the flags that travel. saturated: there may have been more; overflow: only the chip's own arithmetic is void.
+FLAGS = {"unknown": 1, "gap": 2, "reset": 4, "saturated": 8, "overflow": 16, "negative": 32}
 
 LATE_US = 1_000_000  # the present is settled this far behind, so that an edge heard late still finds its own time
 VERDICTS = 16  # leases whose verdict may still come; a board holds one at a time

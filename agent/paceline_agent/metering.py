@@ -16,6 +16,7 @@ from contextlib import suppress
 from paceline_agent.meters import Count, Meter, MeterError, Reading
 
 DOWN_READS = 10  # so many failed reads in a row, a second by default, and nobody waits for the source any more
+PAUSE_S = 0.0005  # at least, whatever a source asks for
 STOP_S = 5.0  # a read that hangs longer is left behind
 
 
@@ -79,8 +80,15 @@ class MeterThread:
     def _run(self) -> None:
         while not self._ending:
             self._read()
-            self._now.wait(self._period_s)
+            self._now.wait(self._pause_s())
             self._now.clear()
+
+    def _pause_s(self) -> float:
+        """Return for how long to wait: a source may know sooner than a period when there will be something new."""
+        due_us: int | None = getattr(self._meter, "due_us", None)
+        if due_us is None or self.trouble:
+            return self._period_s
+        return min(self._period_s, max(PAUSE_S, due_us / 1e6 - time.monotonic()))
 
     def _read(self) -> None:
         with self._turn:

@@ -501,3 +501,37 @@ class IntegratorHandle:
         _check(status, "window (its end must not lie before its start)")
         flags = tuple(name for name, bit in _ENERGY_FLAGS.items() if out.flags & bit)
         return int(out.energy_uj), int(out.covered_us), int(out.bound_uj), int(out.edge_uj), flags
+
+
+# Sensors
+
+_RAIL_FLAGS = {
+    "ready": lib.PL_RAIL_READY,
+    "overflow": lib.PL_RAIL_OVERFLOW,
+    "saturated": lib.PL_RAIL_SATURATED,
+}
+
+
+def _wire(register: bytes, name: str) -> bytes:
+    if len(register) != 2:
+        raise CoreError(f"{name} holds {len(register)} bytes; a register has 2")
+    return register
+
+
+def _rail(out: Any, status: int, where: str) -> tuple[int, int, int, int, tuple[str, ...]]:
+    if status == lib.PL_ERR_ARGUMENT:
+        raise CoreError(f"{where}: a shunt has at least 1 microohm")
+    flags = tuple(name for name, bit in _RAIL_FLAGS.items() if out.flags & bit)
+    return int(out.shunt_uv), int(out.bus_mv), int(out.current_ua), int(out.power_uw), flags
+
+
+def ina219(config: int, shunt: bytes, bus: bytes, shunt_uohm: int) -> tuple[int, int, int, int, tuple[str, ...]]:
+    """Return shunt_uv, bus_mv, current_ua, power_uw and flags by name of registers 01 and 02, high byte first."""
+    out, shunt_uohm = ffi.new("pl_rail *"), _unsigned(shunt_uohm, "shunt_uohm")
+    return _rail(out, lib.pl_ina219(config, _wire(shunt, "shunt"), _wire(bus, "bus"), shunt_uohm, out), "ina219")
+
+
+def ina3221(shunt: bytes, bus: bytes, shunt_uohm: int) -> tuple[int, int, int, int, tuple[str, ...]]:
+    """Return shunt_uv, bus_mv, current_ua, power_uw and flags by name of a channel's registers, high byte first."""
+    out, shunt_uohm = ffi.new("pl_rail *"), _unsigned(shunt_uohm, "shunt_uohm")
+    return _rail(out, lib.pl_ina3221(_wire(shunt, "shunt"), _wire(bus, "bus"), shunt_uohm, out), "ina3221")

@@ -365,6 +365,31 @@ int pl_integrator_counter(pl_integrator *e, uint64_t t_us, uint64_t count_uj);
  * around t0_us are overwritten. What it says once about a window it says always. */
 int pl_integrator_window(const pl_integrator *e, uint64_t t0_us, uint64_t t1_us, pl_energy *out);
 
+/* Sensors --------------------------------------------------------------------------------------------------------- */
+
+/* Two registers of an INA219 (TI SBOS448G) or of a channel of an INA3221 (SBOS576B), as the two bytes of each that come
+ * over the wire, high byte first -> integers. Current and power are those of shunt and bus voltage, by way of no
+ * calibration, rounded towards zero; both are negative when the current flows backwards. */
+enum pl_rail_flag {
+    PL_RAIL_READY = 1,    /* INA219, CNVR: a conversion has ended since register 03 was read */
+    PL_RAIL_OVERFLOW = 2, /* INA219, OVF: the chip's own arithmetic overflowed, its registers 03 and 04 are void */
+    PL_RAIL_SATURATED = 4 /* shunt or bus at the end of its range: there may be more than is told */
+};
+
+typedef struct pl_rail {
+    int64_t current_ua;
+    int64_t power_uw; /* at the load's side of the shunt, where the bus voltage is taken */
+    int32_t shunt_uv;
+    int32_t bus_mv;
+    uint32_t flags; /* enum pl_rail_flag */
+} pl_rail;
+
+/* config: what stands in register 00; shunt, bus: registers 01 and 02. shunt_uohm > 0. */
+int pl_ina219(uint32_t config, const uint8_t shunt[2], const uint8_t bus[2], uint32_t shunt_uohm, pl_rail *out);
+
+/* shunt, bus: registers 2 k - 1 and 2 k of channel k. shunt_uohm > 0. */
+int pl_ina3221(const uint8_t shunt[2], const uint8_t bus[2], uint32_t shunt_uohm, pl_rail *out);
+
 /* cffi: end */
 /* clang-format on */
 

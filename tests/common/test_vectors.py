@@ -100,6 +100,26 @@ def test_windows_are_the_replicas() -> None:
                     feed(*given)
 
 
+def test_registers_are_the_replicas() -> None:
+    for chip, config, shunt, bus, shunt_uohm, out in read("sensors"):
+        if chip == 219:
+            found = core.ina219(config, bytes(shunt), bytes(bus), shunt_uohm)
+        else:
+            found = core.ina3221(bytes(shunt), bytes(bus), shunt_uohm)
+        flags = sum({"ready": 1, "overflow": 2, "saturated": 4}[flag] for flag in found[4])
+        assert [*found[:4], flags] == out
+
+
+@pytest.mark.parametrize(
+    ("shunt", "shunt_uohm", "named"), [(b"\x01", 1000, "shunt holds 1 bytes"), (b"\x00\x01", 0, "at least 1 microohm")]
+)
+def test_registers_that_cannot_be_are_refused(shunt: bytes, shunt_uohm: int, named: str) -> None:
+    with pytest.raises(CoreError, match=named):
+        core.ina219(0x39FF, shunt, b"\x27\x10", shunt_uohm)
+    with pytest.raises(CoreError, match=named):
+        core.ina3221(shunt, b"\x13\x88", shunt_uohm)
+
+
 def test_draws_are_the_replicas() -> None:
     handle = core.SamplerHandle.init([], 0, 0)
     for op, a, b, total, n_ids, ids, counts in read("sampler"):

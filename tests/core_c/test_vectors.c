@@ -364,6 +364,35 @@ static void energies(void) {
     }
 }
 
+/* Sensors --------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    uint32_t chip, config;
+    uint8_t shunt[2], bus[2];
+    uint32_t shunt_uohm;
+    int64_t out[5];
+} SENSORS[] = {
+#include "../vectors/sensors.inc"
+};
+
+static void sensors(void) {
+    pl_rail out = { 0, 0, 0, 0, 0 };
+    for (unsigned i = 0; i < LENGTH(SENSORS); i++) {
+        const uint8_t *shunt = SENSORS[i].shunt, *bus = SENSORS[i].bus;
+        const int64_t *want = SENSORS[i].out;
+        uint32_t uohm = SENSORS[i].shunt_uohm;
+        int status = SENSORS[i].chip == 219 ? pl_ina219(SENSORS[i].config, shunt, bus, uohm, &out)
+                                            : pl_ina3221(shunt, bus, uohm, &out);
+        CHECK(status == PL_OK, "registers are decoded", i);
+        CHECK(out.shunt_uv == want[0] && out.bus_mv == want[1], "the voltages are the replica's", i);
+        CHECK(out.current_ua == want[2] && out.power_uw == want[3], "current and power are the replica's", i);
+        CHECK(out.flags == want[4], "the flags are the replica's", i);
+    }
+    static const uint8_t WIRE[2] = { 0, 8 };
+    CHECK(pl_ina219(0, WIRE, WIRE, 0, &out) == PL_ERR_ARGUMENT, "a shunt of nothing is refused", 0);
+    CHECK(pl_ina3221(WIRE, WIRE, 0, &out) == PL_ERR_ARGUMENT, "a shunt of nothing is refused", 1);
+}
+
 int main(void) {
     random_words();
     permutations();
@@ -372,5 +401,6 @@ int main(void) {
     samplers();
     schedules();
     energies();
+    sensors();
     return verdict("vectors");
 }

@@ -14,8 +14,13 @@ from typing import Annotated, Literal, Protocol, cast
 from paceline.errors import PacelineError
 from paceline.settings import Bounds
 
-SOURCES = {"modelled": "paceline_agent.meters.modelled:Modelled", "rapl": "paceline_agent.meters.rapl:Rapl"}
-SOURCES["serial"] = "paceline_agent.meters.serial_meter:SerialMeter"
+SOURCES = {
+    "modelled": "paceline_agent.meters.modelled:Modelled",
+    "rapl": "paceline_agent.meters.rapl:Rapl",
+    "ina219": "paceline_agent.meters.ina219:Ina219",
+    "ina3221": "paceline_agent.meters.ina3221:Ina3221",
+    "serial": "paceline_agent.meters.serial_meter:SerialMeter",
+}
 POWERCAP = "/sys/class/powercap"
 
 
@@ -26,10 +31,21 @@ class MeterError(PacelineError):
 
 
 @dataclass(frozen=True)
+class RailSettings:
+    """Array of tables [[meter.rails]]: a shunt, and what measures it."""
+
+    name: str = ""  # part of the label of its joules; empty: where it is, "0x40" or "ch1"
+    address: Annotated[int, Bounds(ge=0x40, le=0x4F)] | None = None  # ina219: its own chip; empty: meter.address
+    channel: Annotated[int, Bounds(ge=1, le=3)] | None = None  # ina3221
+    shunt_ohm: Annotated[float, Bounds(ge=1e-4, le=100)] | None = None  # empty: meter.shunt_ohm
+    counted: bool = True  # false: shown, but a part of another rail, so never added
+
+
+@dataclass(frozen=True)
 class MeterSettings:
     """Table [meter] of agent.toml. Without it the board's energy is unknown."""
 
-    source: Literal["none", "modelled", "rapl", "serial"] = "none"
+    source: Literal["none", "modelled", "rapl", "ina219", "ina3221", "serial"] = "none"
     period_ms: Annotated[int, Bounds(ge=10, le=60_000)] = 100  # ten readings a second see a round, not a step
     idle_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None  # declared; `modelled` needs both
     active_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None
@@ -41,6 +57,15 @@ class MeterSettings:
         str, ...
     ] = ()  # frames: names to sum, those the meter counts by default; lines: what stands in them
     delay_ms: Annotated[float, Bounds(ge=0, le=1000)] = 5.0  # from reading to arrival, the least that ever occurs
+    # ina219, ina3221
+    bus: int | str = 1  # number of /dev/i2c-N, or a path; 1 is on the pin header of a Raspberry Pi
+    address: Annotated[int, Bounds(ge=0x40, le=0x4F)] = 0x40
+    shunt_ohm: Annotated[float, Bounds(ge=1e-4, le=100)] | None = None  # R100 on the resistor is 0.1
+    shunt_tolerance_percent: Annotated[float, Bounds(ge=0, le=20)] = 1.0  # the resistor's; part of the error bound
+    range_mv: Literal[40, 80, 160, 320] = 320  # ina219: shunt voltage at full scale
+    average: int | None = None  # samples a reading: ina219 128 of up to 128, ina3221 1 of up to 1024
+    shortest_round_s: Annotated[float, Bounds(gt=0, le=1e6)] | None = None  # to judge an ina3221's average above 1
+    rails: tuple[RailSettings, ...] = ()  # empty: one, at `address`, for ina3221 channel 1
 
     def __post_init__(self) -> None:
         declared = (self.idle_w, self.active_w)
@@ -63,6 +88,54 @@ class MeterSettings:
                 from paceline_agent.meters.serial_lines import check_channels
 
                 check_channels(self.format, self.channels)
+        _check_chips(self)
+
+
+CHIPS = {"ina219": (1, 2, 4, 8, 16, 32, 64, 128), "ina3221": (1, 4, 16, 64, 128, 256, 512, 1024)}  # and their averages
+
+
+def _check_chips(settings: MeterSettings) -> None:
+    """Refuse keys of ina219 and ina3221 that contradict each other, or stand beside another source."""
+    plain = MeterSettings.__dataclass_fields__
+    mine = (
+        "bus",
+        "address",
+        "shunt_ohm",
+        "shunt_tolerance_percent",
+        "range_mv",
+        "average",
+        "shortest_round_s",
+        "rails",
+    )
+    if settings.source not in CHIPS:
+        if named := [key for key in mine if getattr(settings, key) != plain[key].default]:
+            raise ValueError(f'meter.{named[0]} belongs to source = "ina219" or "ina3221"; set one, or remove it')
+        return
+    rails = settings.rails or (RailSettings(),)
+    if any(rail.shunt_ohm is None for rail in rails) and settings.shunt_ohm is None:
+        raise ValueError("meter.shunt_ohm is missing: the resistor's ohms, printed on it (R100 is 0.1, R010 is 0.01)")
+    if settings.average is not None and settings.average not in (averages := CHIPS[settings.source]):
+        raise ValueError(
+            f"meter.average is {settings.average}; an {settings.source} can do {', '.join(map(str, averages))}"
+        )
+    if not any(rail.counted for rail in rails):
+        raise ValueError("meter.rails: no rail is counted, so there would be no joules; leave counted out of one")
+    places: list[object] = []
+    for rail in rails:
+        if settings.source == "ina219" and rail.channel is not None:
+            raise ValueError("meter.rails.channel belongs to an ina3221; an ina219 has an address for each rail")
+        if settings.source == "ina3221" and rail.address is not None:
+            raise ValueError("meter.rails.address belongs to an ina219; the rails of an ina3221 are channels 1 to 3")
+        if settings.source == "ina219":
+            places.append(settings.address if rail.address is None else rail.address)
+        elif rail.channel is not None or len(rails) == 1:
+            places.append(rail.channel or 1)
+        else:
+            raise ValueError("meter.rails: each rail of an ina3221 needs its channel, 1 to 3")
+    if len(set(places)) < len(places):
+        raise ValueError("meter.rails: two rails are in the same place; each needs an address or channel of its own")
+    if settings.source == "ina3221" and not 0x40 <= settings.address <= 0x43:
+        raise ValueError(f"meter.address is 0x{settings.address:02x}; an ina3221 answers to 0x40, 0x41, 0x42 or 0x43")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +146,7 @@ class Reading:
     t1_us: int
     power_uw: int
     error_uw: int = 0
+    flags: tuple[str, ...] = ()  # of "saturated", "overflow", "negative", "reset": what else is to be said of it
     edge_uj: int = 0  # what a window's edge may put on the wrong side, where instants are not sure
 
 
@@ -89,7 +163,10 @@ INSTANT = {"modelled"}  # sources that no sensor can hold up
 
 
 class Meter(Protocol):
-    """One source. `read` is called from the meter's thread, `activity` from the agent's."""
+    """One source. `read` is called from the meter's thread, `activity` from the agent's.
+
+    One that also has `due_us` is read then instead of after a whole period, if that is sooner.
+    """
 
     source: str  # label of every joule that comes from here: "modelled", "ina3221/ch1"
 
