@@ -191,6 +191,8 @@ def _keys(arguments: argparse.Namespace) -> dict[str, object]:
         keys["sysfs_root"] = str(arguments.sysfs_root)
     if arguments.period_ms is not None:
         keys["period_ms"] = arguments.period_ms
+    if arguments.i2c_bus:
+        keys["bus"] = int(arguments.i2c_bus) if arguments.i2c_bus.isdecimal() else arguments.i2c_bus
     return keys
 
 

@@ -71,3 +71,12 @@ def outside_supply(root: Path, online: int, kind: str = "Mains", name: str = "AC
     put(folder / "type", f"{kind}\n")
     put(folder / "online", online)
     return folder
+
+
+def processor(root: Path, count_uj: int = 0) -> Path:
+    """Lay out one package of a processor; return the file of its counter."""
+    zone = root / "class" / "powercap" / "intel-rapl:0"
+    put(zone / "name", "package-0\n")
+    put(zone / "max_energy_range_uj", 262_143_328_850)
+    put(zone / "energy_uj", count_uj)
+    return zone / "energy_uj"
