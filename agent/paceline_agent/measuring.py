@@ -16,6 +16,7 @@ from paceline.errors import CoreError
 from paceline_agent.meters import Count, Reading
 
 KNOTS = 1024
+SLACK = 1.06  # without it 94 of 100 simulated windows hold the truth: the weights of neighbours are not independent
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # two-sided 95 %, 1 to 10 degrees of freedom
 
 
@@ -104,7 +105,7 @@ class Spread:
         if self._count == 0:
             return None
         student = STUDENT[self._count - 1] if self._count <= len(STUDENT) else 1.96 + 2.7 / self._count
-        return round(student * math.sqrt(self._squares / self._count * self._weights) * 1e6)
+        return round(SLACK * student * math.sqrt(self._squares / self._count * self._weights) * 1e6)
 
     def _point(self, before: Reading, here: Reading, after: Reading) -> None:
         span_us = after.t1_us - before.t1_us
