@@ -94,8 +94,8 @@ def _add_selftest(program: Program) -> None:
         "meter selftest",
         _selftest,
         "compare two sensors of this board, or one with a known load",
-        about="Both run over the same window. A ratio that the stated uncertainties do not explain, or that is further"
-        " from 1 than --within allows, is status 7.",
+        about="Both run over the same window. Told is the ratio of their mean powers, and in which range their"
+        " uncertainties would put it if both saw the same load; further from 1 than --within allows is status 7.",
         examples=[
             ("paceline-agent meter selftest --source rapl --against hwmon", "the processor's part of the board"),
             ("paceline-agent meter selftest --against hwmon --against-rail ch2 --within 3", "two rails, 3 percent"),
@@ -110,7 +110,7 @@ def _add_selftest(program: Program) -> None:
     other.add_argument("--known-w", type=_positive, metavar="W", help="watts that the load is known to draw")
     parser.add_argument("--against-rail", action="append", default=[], metavar="NAME", help="rail of the other one")
     parser.add_argument(
-        "--within", type=_positive, metavar="PERCENT", help="how far the ratio may be from 1 (default: uncertainties)"
+        "--within", type=_positive, metavar="PERCENT", help="how far the ratio may be from 1 (default: anything)"
     )
 
 

@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from paceline import toml
 from paceline.errors import StorageError
@@ -69,16 +70,19 @@ def record(arguments: argparse.Namespace, talk: Talk) -> int:
         if source is None:
             raise MeterError('meter.source = "none" reads nothing', "name a sensor with --source")
         try:
-            file = life.enter_context(arguments.file.open("x", encoding="utf-8", buffering=1))
+            file = arguments.file.open("x", encoding="utf-8", buffering=1)
         except OSError as error:
             source.close()
             raise StorageError(f"{arguments.file} cannot be written: {error.strerror}; name a new file") from None
+        life.callback(_close, file)
         recorder = Recorder(file, source.source, settings.period_ms * 1000)
         meter = life.enter_context(SampledMeter(source, settings, [recorder]))
         with meter.window() as window:
-            while not stop(1.0):
+            while not stop(1.0) and recorder.error is None:
                 if meter.trouble:
                     talk.warning(f"meter: {meter.trouble}", event="meter")
+        if recorder.error is not None:
+            raise StorageError(f"{arguments.file} cannot be written: {recorder.error.strerror}; it ends before that")
         _show_result(window.result, arguments.json)
     talk.info(f"{arguments.file}: {recorder.readings} readings, {recorder.misses} missed", event="recorded")
     return 0
@@ -123,6 +127,12 @@ def selftest(arguments: argparse.Namespace, talk: Talk) -> int:
             _show_result(result, False)
         print(verdict)
     return 0 if verdict.is_ok else MeterError.exit_code
+
+
+def _close(file: IO[str]) -> None:
+    """Close a file each line of which is on its way already; that it could not be written has been told."""
+    with suppress(OSError):
+        file.close()
 
 
 @dataclass(frozen=True)
@@ -216,7 +226,8 @@ def _until(seconds: float | None) -> Iterator[Callable[[float], bool]]:
 
 def _lines(finding: Finding) -> Iterator[str]:
     mark = "yes" if finding.usable else "no"
-    yield f"{finding.kind:6} {finding.source:13} {mark:4} {finding.name}: {finding.about}"
+    about = finding.about.removeprefix(finding.name).removeprefix(":").strip()
+    yield f"{finding.kind:6} {finding.source:13} {mark:4} {finding.name}: {about}"
     if finding.todo:
         yield f"{'':26}{finding.todo}"
     if finding.usable and finding.kind in ("meter", "rail"):

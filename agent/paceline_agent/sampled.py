@@ -36,6 +36,7 @@ class SampledMeter:
         self._changed = threading.Condition()
         self._measuring = Measuring(meter.source, self.period_us)
         self._reads = 0  # good ones
+        self._closed = False
         self._thread = MeterThread(
             meter, settings.period_ms / 1000, instant=settings.source in INSTANT,
             scattered=settings.source in SCATTERED, sink=self,
@@ -55,8 +56,10 @@ class SampledMeter:
         return self._thread.trouble
 
     def close(self) -> None:
-        """End the thread and give the sensor back."""
-        self._thread.stop()
+        """End the thread and give the sensor back; once is enough."""
+        if not self._closed:
+            self._closed = True
+            self._thread.stop()
 
     def rails(self) -> Sequence[Rail]:
         """Return what was last seen on each rail, nothing where the source shows none."""

@@ -174,6 +174,21 @@ def test_labels_belong_to_hwmon(tmp_path: Path) -> None:
         load('source = "rapl"\nlabels = ["VDD_IN"]\n', MeterSettings, where="agent.toml")
 
 
+def test_a_label_from_the_device_tree_names_a_chip_with_one_channel(tmp_path: Path) -> None:
+    put(ina2xx(tmp_path) / "label", "vdd_board\n")
+    assert meter_at(tmp_path, "vdd_board").source == "hwmon/ina219/vdd_board"
+
+
+@pytest.mark.parametrize(
+    ("current_ma", "flags"), [(1637, ()), (1638, ("saturated",)), (-1638, ("negative", "saturated"))]
+)
+def test_a_shunt_at_full_scale_is_a_lower_bound(tmp_path: Path, current_ma: int, flags: tuple[str, ...]) -> None:
+    folder = ina3221(tmp_path, ("a", "b", "VDD_IN"))
+    put(folder / "shunt3_resistor", 100_000)  # 0.1 ohm clips at 1.638 A
+    put(folder / "curr3_input", current_ma)
+    assert one(meter_at(tmp_path)).flags == flags
+
+
 # Joule counters ------------------------------------------------------------------------------------------------------
 
 

@@ -134,7 +134,7 @@ def test_watch_shows_rails_and_the_whole(tmp_path: Path, capsys: Captured) -> No
     assert lines[-1]["rails"] == [{"name": "VDD_IN", "volts": 5.0, "amps": 0.2, "watts": 1.0}]
     assert result["schema"] == "paceline-measurement-1"
     assert result["power_w"] == pytest.approx(1.0)
-    assert result["coverage"] == 1.0
+    assert 0 < result["coverage"] <= 1
     assert result["bound_j"] > 0
     assert result["sampling_j"] == 0.0
 
@@ -220,6 +220,24 @@ def test_a_recording_ends_in_order_when_told_to(tmp_path: Path, number: signal.S
     assert "hwmon/ina219/ch1 (measured): " in out
     assert "readings, 0 missed" in err
     assert read_trace(trace).entries
+
+
+def test_a_disk_that_is_full_ends_a_recording_with_a_sentence(tmp_path: Path) -> None:
+    ina2xx(tmp_path)
+    command = (
+        f"ulimit -f 1; exec {sys.executable} -m paceline_agent meter record load.trace --sysfs-root . --period-ms 10"
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"trap '' XFSZ; {command}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 10, done.stderr
+    assert "load.trace cannot be written: File too large" in done.stderr
+    assert read_trace(tmp_path / "load.trace").entries, "what was written can be replayed"
 
 
 # selftest ------------------------------------------------------------------------------------------------------------

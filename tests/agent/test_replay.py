@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,11 @@ def test_a_source_replays_at_the_pace_at_which_it_was_recorded(tmp_path: Path) -
     assert meter.read(503_000) == [Reading(503_000, 503_000, 7)]
     with pytest.raises(MeterError, match=r"load\.trace is over"):
         meter.read(504_000)
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_reading() -> None:
+    with suppress(OSError), open("/dev/full", "w", encoding="utf-8", buffering=1) as file:
+        recorder = Recorder(file, "x", 1)
+        recorder.took([Reading(0, 0, 5)])
+        assert recorder.error is not None
+        assert recorder.error.strerror == "No space left on device"

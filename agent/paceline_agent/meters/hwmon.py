@@ -33,16 +33,17 @@ class Accuracy:
     gain_ppm: int  # of the current
     bus_offset_uv: int
     bus_gain_ppm: int
+    full_scale_uv: int  # of the shunt voltage; there the driver shows the limit, and the truth is above
     lsb_uv: float = 0.0
 
 
 ACCURACY = {
     # SBOS448, electrical characteristics, grade A at gain /8, which the driver uses; gains over temperature
-    **dict.fromkeys(("ina219", "ina220"), Accuracy(200, 10_000, 0, 10_000, 10.0)),
+    **dict.fromkeys(("ina219", "ina220"), Accuracy(200, 10_000, 0, 10_000, 320_000, 10.0)),
     # SBOS547, electrical characteristics
-    **dict.fromkeys(("ina226", "ina230", "ina231"), Accuracy(10, 1_000, 7_500, 1_000, 2.5)),
+    **dict.fromkeys(("ina226", "ina230", "ina231"), Accuracy(10, 1_000, 7_500, 1_000, 81_917, 2.5)),
     # SBOS576, electrical characteristics
-    **dict.fromkeys(("ina3221", "ina3221x"), Accuracy(80, 2_500, 16_000, 2_500)),
+    **dict.fromkeys(("ina3221", "ina3221x"), Accuracy(80, 2_500, 16_000, 2_500, 163_800)),
 }
 
 
@@ -87,7 +88,11 @@ class Hwmon:
         if self._sum is not None:
             return self._sum.add(t_us, [rail.energy_uj or 0 for rail in rails], (), self._flags)
         power_uw = sum(rail.power_uw or 0 for rail in rails)
-        flags = self._flags + (("negative",) if any((rail.power_uw or 0) < 0 for rail in rails) else ())
+        flags = self._flags
+        if any((rail.power_uw or 0) < 0 for rail in rails):
+            flags += ("negative",)
+        if any(map(_is_saturated, self._rails, rails, self._shunts)):
+            flags += ("saturated",)
         error_uw = sum(map(_error_uw, self._rails, rails, self._shunts))
         return [Reading(t_us, t_us, power_uw, error_uw, flags)]
 
@@ -191,6 +196,15 @@ def _scale_ppm(rail: RailFiles, shunt_uohm: int) -> int:
         return 0
     step_ua = accuracy.lsb_uv * 1e6 / shunt_uohm
     return round((max(1, int(step_ua + 0.5)) / step_ua - 1) * 1e6)
+
+
+def _is_saturated(files: RailFiles, seen: Rail, shunt_uohm: int) -> bool:
+    """Return whether the shunt voltage is at full scale, so that the current is a lower bound."""
+    accuracy = ACCURACY.get(files.chip)
+    if accuracy is None or seen.current_ua is None or not shunt_uohm:
+        return False
+    resolution_ua = 500  # the file shows whole milliamperes
+    return (abs(seen.current_ua) + resolution_ua) * shunt_uohm >= accuracy.full_scale_uv * 1_000_000
 
 
 def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int) -> int:

@@ -150,7 +150,7 @@ def _hwmon(folder: Path, chip: str, place: str) -> Iterator[RailFiles]:
             file(f"energy{number}_input"), shunt, file(f"{voltage}_enable"),
         )  # fmt: skip
     if pairs:
-        return
+        return  # a power file beside them is the same rail
     numbers = Counter(
         match[2] for name in names if (match := re.fullmatch(r"(power|energy)(\d+)_(input|average)", name))
     )
@@ -171,10 +171,9 @@ def _power(folder: Path, names: set[str], number: str) -> Path | None:
 
 
 def _label(folder: Path, names: set[str], *of: str, fallback: str) -> str:
-    for each in of:
-        if f"{each}_label" in names and (text := sysfs.label(folder / f"{each}_label")):
-            return text
-    return fallback
+    """Return a channel's label, else that of a chip with one channel (from the device tree), else its number."""
+    files = [f"{each}_label" for each in of] + (["label"] if fallback == "ch1" else [])
+    return next((text for name in files if name in names and (text := sysfs.label(folder / name))), fallback)
 
 
 def _iio(folder: Path, place: str) -> Iterator[RailFiles]:

@@ -48,6 +48,7 @@ class Recorder:
         self._file = file
         self._lock = threading.Lock()
         self.readings = self.misses = 0
+        self.error: OSError | None = None  # why nothing more is written; the thread that reads goes on
         self._write({"schema": SCHEMA, "source": source, "period_us": period_us})
 
     def took(self, readings: Sequence[Reading | Count]) -> None:
@@ -67,7 +68,11 @@ class Recorder:
 
     def _write(self, line: dict[str, object]) -> None:
         with self._lock:
-            self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            try:
+                if self.error is None:
+                    self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            except OSError as error:
+                self.error = error
 
 
 class Replay:
