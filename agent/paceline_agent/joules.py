@@ -21,7 +21,7 @@ from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
 from paceline_agent.ledger import Ledger, Split, Tally
 from paceline_agent.metering import MeterThread
-from paceline_agent.meters import INSTANT, Count, Meter, MeterSettings, Reading, open_meter
+from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterSettings, Reading, open_source
 
 FLAGGED = 256  # stretches of flagged readings that are remembered
 
@@ -30,7 +30,7 @@ class Joules:
     """Context manager: the meter runs inside it. `source` labels every joule; `known` is False without a meter."""
 
     def __init__(
-        self, settings: MeterSettings, opened: Callable[[MeterSettings, int], Meter | None] = open_meter
+        self, settings: MeterSettings, opened: Callable[[MeterSettings, int], Meter | None] = open_source
     ) -> None:
         self._settings = settings
         self._opened = opened
@@ -53,7 +53,10 @@ class Joules:
         self.source = meter.source
         self._meter = meter
         self._integrator = EnergyIntegrator(self._settings.period_ms * 1000, knots=1024)
-        self._thread = MeterThread(meter, self._settings.period_ms / 1000, instant=self._settings.source in INSTANT)
+        name = self._settings.source
+        self._thread = MeterThread(
+            meter, self._settings.period_ms / 1000, instant=name in INSTANT, scattered=name in SCATTERED
+        )
         return self
 
     def __exit__(

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from paceline_agent.meters import Count, Meter, MeterError, Reading
 
@@ -20,12 +23,33 @@ PAUSE_S = 0.0005  # at least, whatever a source asks for
 STOP_S = 5.0  # a read that hangs longer is left behind
 
 
+class Sink(Protocol):
+    """Who is told of each read at once."""
+
+    def took(self, readings: Sequence[Reading | Count]) -> None:
+        """Learn what a good read gave, which may be nothing."""
+        ...
+
+    def missed(self, trouble: str) -> None:
+        """Learn why a read failed."""
+        ...
+
+
 class MeterThread:
     """Reads `meter` every `period_s`. `fileno()` becomes readable when readings or a new trouble are there."""
 
-    def __init__(self, meter: Meter, period_s: float, *, instant: bool = False) -> None:
-        """Start. `instant`: reading it never blocks, so `read_now` reads in the caller's thread and wakes nobody."""
+    def __init__(
+        self, meter: Meter, period_s: float, *, instant: bool = False, scattered: bool = False,
+        sink: Sink | None = None,
+    ) -> None:  # fmt: skip
+        """Start. `instant`: reading it never blocks, so `read_now` reads in the caller's thread and wakes nobody.
+
+        `scattered`: read at a random instant of each period, so that no load is in step with it. `sink`: is told of
+        each read, in the thread that reads; then there is nothing to drain.
+        """
         self._instant = instant
+        self._scattered = scattered
+        self._sink = sink
         self._turn = threading.Lock()  # readings must queue up in the order in which they were taken
         self._meter = meter
         self._period_s = period_s
@@ -78,9 +102,18 @@ class MeterThread:
         os.close(self._wake_write)
 
     def _run(self) -> None:
+        begun_s = due_s = time.monotonic()
+        slot = 0
         while not self._ending:
             self._read()
-            self._now.wait(self._pause_s())
+            wait_s = self._pause_s()
+            if self._scattered:
+                now_s = time.monotonic()
+                if now_s >= due_s:  # one random instant in each slot; slots that a slow read took up are left out
+                    slot = max(slot + 1, int((now_s - begun_s) / self._period_s))
+                    due_s = begun_s + (slot + random.random()) * self._period_s
+                wait_s = max(0.0, due_s - now_s)
+            self._now.wait(wait_s)
             self._now.clear()
 
     def _pause_s(self) -> float:
@@ -101,9 +134,14 @@ class MeterThread:
             known = isinstance(error, (MeterError, OSError))  # anything else is a bug, which must not end the metering
             self.trouble = str(error) if known else f"{type(error).__name__}: {error}"
             self._failures += 1
+            if self._sink is not None:
+                self._sink.missed(self.trouble)
             self._wake()
             return
         self.trouble, self._failures = "", 0
+        if self._sink is not None:
+            self._sink.took(readings)
+            return
         for reading in readings:
             self._readings.put(reading)
         if readings:

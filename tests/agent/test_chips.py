@@ -18,7 +18,7 @@ from paceline.settings import load
 from paceline_agent.joules import Joules
 from paceline_agent.ledger import FLAGS
 from paceline_agent.metering import MeterThread
-from paceline_agent.meters import Meter, MeterError, MeterSettings, RailSettings, Reading, open_meter
+from paceline_agent.meters import Meter, MeterError, MeterSettings, RailSettings, Reading, open_source
 from paceline_agent.meters.bus import I2cBus, now_us
 from paceline_agent.meters.chips import probe
 from paceline_agent.meters.ina import Sum
@@ -84,7 +84,7 @@ def test_keys_that_contradict_each_other_are_refused(text: str, named: str) -> N
 def test_a_bus_that_is_not_there_is_told_when_the_meter_is_opened(source: str) -> None:
     settings = MeterSettings(source, bus=99, shunt_ohm=0.1)  # type: ignore[arg-type]
     with pytest.raises(MeterError, match="/dev/i2c-99 is not there"):
-        open_meter(settings, 0)
+        open_source(settings, 0)
 
 
 def test_chips_are_told_apart_by_reading_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_joules_of_a_board_come_from_a_chip_through_thread_integrator_and_ledger
     opened: list[Meter | None] = []
 
     def remembered(settings: MeterSettings, now: int) -> Meter | None:
-        opened.append(open_meter(settings, now))
+        opened.append(open_source(settings, now))
         return opened[0]
 
     with Joules(settings, remembered) as joules:

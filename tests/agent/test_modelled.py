@@ -13,7 +13,7 @@ from paceline.energy import EnergyIntegrator
 from paceline.errors import SettingsError
 from paceline.settings import load
 from paceline_agent.ledger import Ledger
-from paceline_agent.meters import MeterSettings, Reading, open_meter
+from paceline_agent.meters import MeterSettings, Reading, open_source
 from paceline_agent.meters.modelled import Modelled
 
 IDLE_W, ACTIVE_W = 2.5, 11.0
@@ -116,7 +116,7 @@ def test_edges_that_run_backwards_do_not_run_time_backwards() -> None:
 
 
 def test_no_meter_is_no_meter() -> None:
-    assert open_meter(MeterSettings(), 0) is None
+    assert open_source(MeterSettings(), 0) is None
 
 
 @pytest.mark.parametrize(

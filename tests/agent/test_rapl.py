@@ -25,8 +25,9 @@ from paceline.errors import SettingsError
 from paceline.settings import load
 from paceline_agent.joules import Joules
 from paceline_agent.metering import MeterThread
-from paceline_agent.meters import Count, MeterError, MeterSettings, open_meter
-from paceline_agent.meters.rapl import POWER_MAX_W, Rapl
+from paceline_agent.meters import Count, Domain, MeterError, MeterSettings, open_source
+from paceline_agent.meters.counting import POWER_MAX_W
+from paceline_agent.meters.rapl import Rapl
 
 INTEL_UJ, AMD_UJ = 262_143_328_850, 65_532_610_987  # max_energy_range_uj at units of 61 035 and 15 258 nJ
 INTEL_MODULUS_UJ = 2**32 * 61_035 // 1000
@@ -59,8 +60,8 @@ def zone(root: Path, folder: str, name: str, count_uj: int = 0, range_uj: int = 
     return place / "energy_uj"
 
 
-def meter_at(root: Path, period_ms: int = 100) -> Rapl:
-    return Rapl(MeterSettings("rapl", period_ms, rapl_root=str(root)), 0)
+def meter_at(root: Path, period_ms: int = 100, domains: tuple[Domain, ...] = ()) -> Rapl:
+    return Rapl(MeterSettings("rapl", period_ms, rapl_root=str(root), domains=domains), 0)
 
 
 def watch(meter: Rapl, counters: dict[Path, list[int]]) -> list[Count]:
@@ -117,6 +118,124 @@ def test_the_platform_stands_in_where_there_is_no_package(powercap: Path) -> Non
 def test_the_memory_mapped_twin_stands_in_for_a_package_that_has_no_other(powercap: Path) -> None:
     counter = zone(powercap, "intel-rapl-mmio:0", "package-0")
     assert whole(watch(meter_at(powercap), {counter: [1, 2, 11]})).energy_uj == 10
+
+
+# Covers by choice, dies, twins --------------------------------------------------------------------------------------
+
+
+def sockets(powercap: Path) -> dict[str, Path]:
+    """Lay out a server: two packages, each with memory, the second one's zones first."""
+    tops = {"package-0": "intel-rapl:1", "package-1": "intel-rapl:0"}
+    files = {name: zone(powercap, folder, name) for name, folder in tops.items()}
+    for name, folder in tops.items():
+        files[f"{name}/core"] = zone(powercap, f"{folder}:0", "core")
+        files[f"{name}/dram"] = zone(powercap, f"{folder}:1", "dram", range_uj=65_712_999_613)
+    files["psys"] = zone(powercap, "intel-rapl:2", "psys")
+    return files
+
+
+STEPS = {
+    "package-0": 100, "package-0/core": 60, "package-0/dram": 10, "package-1": 200, "package-1/core": 90,
+    "package-1/dram": 30, "psys": 500,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("domains", "source", "step_uj"),
+    [
+        (("package", "dram"), "package-0+package-0/dram+package-1+package-1/dram", 340),
+        (("dram",), "package-0/dram+package-1/dram", 40),
+        (("core",), "package-0/core+package-1/core", 150),
+        (("psys",), "psys", 500),
+        ((), "package-0+package-1", 300),
+    ],
+    ids=str,
+)
+def test_a_cover_by_choice_counts_each_joule_once(
+    powercap: Path, domains: tuple[Domain, ...], source: str, step_uj: int
+) -> None:
+    files = sockets(powercap)
+    meter = meter_at(powercap, domains=domains)
+    assert meter.source == f"rapl/{source}"
+    counts = watch(meter, {file: [7, 7 + STEPS[name], 7 + 2 * STEPS[name]] for name, file in files.items()})
+    assert whole(counts).energy_uj == 2 * step_uj
+
+
+@pytest.mark.parametrize(
+    ("domains", "said"),
+    [
+        (("psys", "package"), "psys and package, which psys contains already"),
+        (("package", "core", "uncore"), "package and core, uncore, which package contains already"),
+        (("psys", "dram"), "psys and dram"),
+        (("uncore",), "this processor counts no uncore; change meter.domains"),
+    ],
+    ids=str,
+)
+def test_a_cover_that_counts_twice_or_is_not_there_is_refused(
+    powercap: Path, domains: tuple[Domain, ...], said: str
+) -> None:
+    sockets(powercap)
+    with pytest.raises(MeterError, match=said):
+        meter_at(powercap, domains=domains)
+
+
+def dies(powercap: Path, *counts_uj: int) -> list[Path]:
+    return [
+        zone(powercap, f"intel-rapl:{die}", f"package-0-die-{die}", count_uj) for die, count_uj in enumerate(counts_uj)
+    ]
+
+
+def test_dies_that_mirror_their_socket_are_counted_once(powercap: Path) -> None:
+    first, second = dies(powercap, 9_000_000_000, 9_000_000_000)  # AMD Zen 2: both show the socket's counter
+    meter = meter_at(powercap)
+    assert meter.source == "rapl/package-0"
+    # the second is read a moment later, and so may be an update ahead
+    counts = watch(meter, {first: [9_000_000_000, 9_001_000_000], second: [9_000_000_700, 9_001_000_300]})
+    assert whole(counts).energy_uj == 1_000_000
+    assert {count.flags for count in counts} == {("mirrored",)}
+
+
+def test_dies_with_a_counter_each_add_up(powercap: Path) -> None:
+    first, second = dies(powercap, 1_000_000_000, 7_000_000_000)
+    counts = watch(meter_at(powercap), {first: [1_000_000_000, 1_000_001_000], second: [7_000_000_000, 7_000_000_050]})
+    assert whole(counts).energy_uj == 1050
+    assert {count.flags for count in counts} == {()}
+
+
+def test_dies_that_part_later_lose_nothing_from_then_on(powercap: Path) -> None:
+    first, second = dies(powercap, 0, 0)  # just started: nothing tells them apart yet
+    counts = watch(meter_at(powercap), {first: [0, 5_000_000, 10_000_000], second: [0, 50_000_000, 100_000_000]})
+    assert whole(counts).energy_uj == 110_000_000
+
+
+def test_a_package_beside_its_dies_is_counted_alone(powercap: Path) -> None:
+    files = dies(powercap, 0, 1_000_000_000)
+    package = zone(powercap, "intel-rapl:7", "package-0")
+    counts = watch(meter_at(powercap), {package: [0, 900], files[0]: [0, 500], files[1]: [0, 400]})
+    assert whole(counts).energy_uj == 900
+
+
+def test_zones_that_change_places_are_followed_by_name(powercap: Path) -> None:
+    first, second = zone(powercap, "intel-rapl:0", "package-0"), zone(powercap, "intel-rapl:1", "package-1")
+    meter = meter_at(powercap)
+    counts = watch(meter, {first: [1_000_000, 1_000_100], second: [5_000_000, 5_000_100]})
+    for file, name, count in ((first, "package-1", 5_000_250), (second, "package-0", 1_000_200)):
+        put(file.with_name("name"), f"{name}\n")
+        put(file, f"{count}\n")
+    counts += meter.read(2 * PERIOD_US)
+    energy = whole(counts)
+    assert (energy.energy_uj, energy.flags) == (200 + 250, ())
+
+
+def test_what_was_counted_in_a_suspend_is_nobodys(powercap: Path) -> None:
+    counter = zone(powercap, "intel-rapl:0", "package-0")
+    asleep_us = [0, 0, 3_600_000_000, 3_600_000_000]
+    meter = Rapl(MeterSettings("rapl", rapl_root=str(powercap)), 0, lambda: asleep_us.pop(0))
+    counts = watch(meter, {counter: [0, 1_000, 9_000, 10_000]})
+    energy = whole(counts)
+    assert "reset" in energy.flags
+    assert counts[-1].count_uj - counts[-2].count_uj == 1_000
+    assert counts[-2].count_uj < counts[-3].count_uj, "an hour's joules in a tenth of a second"
 
 
 # Wraps and resets ----------------------------------------------------------------------------------------------------
@@ -313,13 +432,6 @@ def test_a_machine_without_rapl_is_told_so(powercap: Path) -> None:
         meter_at(powercap)
 
 
-def test_dies_are_refused_for_they_may_be_mirrors(powercap: Path) -> None:
-    for die in range(2):
-        zone(powercap, f"intel-rapl:{die}", f"package-0-die-{die}")
-    with pytest.raises(MeterError, match="package-0-die-0, package-0-die-1"):
-        meter_at(powercap)
-
-
 @pytest.mark.parametrize("text", ["", "0\n", "many\n"])
 def test_a_range_that_is_none_is_refused(powercap: Path, text: str) -> None:
     counter = zone(powercap, "intel-rapl:0", "package-0")
@@ -337,7 +449,7 @@ def test_without_a_range_nothing_is_measured(powercap: Path) -> None:
 def test_the_settings_of_one_source_are_not_those_of_another(powercap: Path) -> None:
     zone(powercap, "intel-rapl:0", "package-0")
     settings = load(f'source = "rapl"\nrapl_root = "{powercap}"\n', MeterSettings, where="agent.toml")
-    meter = open_meter(settings, 0)
+    meter = open_source(settings, 0)
     assert meter is not None
     assert meter.source == "rapl/package-0"
     for text in ('source = "rapl"\nidle_w = 1.0', 'rapl_root = "/elsewhere"'):

@@ -31,7 +31,7 @@ from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import SettingsError
 from paceline.settings import load
 from paceline_agent.joules import Joules
-from paceline_agent.meters import MeterError, MeterSettings, Reading, open_meter
+from paceline_agent.meters import MeterError, MeterSettings, Reading, open_source
 from paceline_agent.meters import serial_frames as f
 from paceline_agent.meters.serial_meter import SerialMeter
 from paceline_agent.meters.serial_port import lasting_name, ports_here
@@ -80,7 +80,7 @@ def peer(script: Script) -> Iterator[str]:
 @contextmanager
 def meter_at(port: str, **more: object) -> Iterator[SerialMeter]:
     settings = MeterSettings("serial", PERIOD_MS, port=port, **more)  # type: ignore[arg-type]  # fields by name
-    meter = open_meter(settings, now_us())
+    meter = open_source(settings, now_us())
     assert isinstance(meter, SerialMeter)
     try:
         yield meter
@@ -290,21 +290,21 @@ def test_a_printing_meter_is_read_by_its_columns() -> None:
 
 def test_a_port_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(MeterError, match=r"/dev/ttyACM77' is not there: (here are|there are no serial ports here)"):
-        open_meter(MeterSettings("serial", port="/dev/ttyACM77"), 0)
+        open_source(MeterSettings("serial", port="/dev/ttyACM77"), 0)
 
 
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = f"socket://127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(MeterError, match=r"cannot be opened: .*refused"):
-        open_meter(MeterSettings("serial", port=port), 0)
+        open_source(MeterSettings("serial", port=port), 0)
 
 
 def test_what_is_no_port_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for port in (str(tmp_path / "file"), "nonsense://x"):
         with pytest.raises(MeterError, match=r"meter\.port = '.*(is no serial port|cannot be opened)"):
-            open_meter(MeterSettings("serial", port=port), 0)
+            open_source(MeterSettings("serial", port=port), 0)
 
 
 def test_another_programs_port_is_left_alone() -> None:
@@ -312,10 +312,10 @@ def test_another_programs_port_is_left_alone() -> None:
         other = os.open(port, os.O_RDWR | os.O_NOCTTY)
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with pytest.raises(MeterError, match=r"in use by another program: `fuser -v /dev/"):
-            open_meter(MeterSettings("serial", port=port), 0)
+            open_source(MeterSettings("serial", port=port), 0)
         os.close(other)
         with meter_at(port), pytest.raises(MeterError, match="in use by another program"):
-            open_meter(MeterSettings("serial", port=port), 0)
+            open_source(MeterSettings("serial", port=port), 0)
 
 
 @contextmanager
@@ -335,7 +335,7 @@ def test_without_rights_the_group_to_join_is_named() -> None:
     with line() as (_, port):
         os.chmod(port, 0o600 if os.geteuid() == 0 else 0)
         with without_rights(), pytest.raises(MeterError) as caught:
-            open_meter(MeterSettings("serial", port=port), 0)
+            open_source(MeterSettings("serial", port=port), 0)
         group = grp.getgrgid(os.stat(port).st_gid).gr_name
     text = str(caught.value)
     assert f"{port} may not be opened by " in text

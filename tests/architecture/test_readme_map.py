@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MADE_HERE = {"build", "dist", "runs"}  # .gitignore has them; nothing of them belongs into a map
@@ -43,9 +45,19 @@ def test_each_make_target_of_the_readme_is_one() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_the_library_use_runs_as_it_stands(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 1
-    code = blocks[0] + "\nassert sum(shares) == 900 and len(shares) == 3, shares\n"
+LIBRARY_USE = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+HOLDS = {
+    "from paceline import Controller": "assert sum(shares) == 900 and len(shares) == 3, shares",
+    "from paceline_agent.meters import open_meter": "assert w.energy_j > 0 and 0 < w.coverage <= 1, w.result",
+}
+
+
+def test_each_library_use_is_one_that_is_checked() -> None:
+    assert sorted(code.partition("\n")[0] for code in LIBRARY_USE) == sorted(HOLDS)
+
+
+@pytest.mark.parametrize("code", LIBRARY_USE, ids=lambda code: code.partition("\n")[0])
+def test_the_library_use_runs_as_it_stands(code: str, tmp_path: Path) -> None:
+    code += f"\n{HOLDS[code.partition(chr(10))[0]]}\n"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

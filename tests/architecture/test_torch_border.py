@@ -63,7 +63,9 @@ def test_the_border_stops_who_crosses_it(library: str, tmp_path: Path) -> None:
         "paceline.tasks",
         "paceline_agent.agent",
         "paceline_agent.commands",
+        "paceline_agent.meter_tool",
         "paceline_agent.meters",
+        "paceline_agent.sampled",
         "paceline_host.commands",
         "paceline_host.experiment",  # the server and its reducer come when a run starts, and may
         "paceline_host.journal",
@@ -72,6 +74,19 @@ def test_the_border_stops_who_crosses_it(library: str, tmp_path: Path) -> None:
 )
 def test_importing_loads_neither_torch_nor_numpy(module: str, tmp_path: Path) -> None:
     done = behind_the_border(f"import {module}", tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_measuring_a_window_loads_neither(tmp_path: Path) -> None:
+    (tmp_path / "class" / "power_supply" / "BAT0").mkdir(parents=True)
+    for name, text in (("type", "Battery"), ("status", "Discharging"), ("power_now", "5000000")):
+        (tmp_path / "class" / "power_supply" / "BAT0" / name).write_text(f"{text}\n", encoding="ascii")
+    done = behind_the_border(
+        "from paceline_agent.meters import open_meter\n"
+        f"with open_meter(sysfs_root={str(tmp_path)!r}) as meter, meter.window() as w:\n    pass\n"
+        "assert w.result.source == 'power_supply/BAT0', w.result",
+        tmp_path,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -88,6 +103,7 @@ def test_importing_loads_neither_torch_nor_numpy(module: str, tmp_path: Path) ->
         f"paceline config show {ROOT}/experiments/demo.toml",
         "paceline-agent --help",
         "paceline-agent run --help",
+        "paceline-agent meter scan --help",
     ],
 )
 def test_a_command_that_trains_nothing_loads_neither(command: str, tmp_path: Path) -> None:

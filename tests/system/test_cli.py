@@ -19,6 +19,7 @@ HELP = [
     ("paceline",), ("paceline", "run"), ("paceline", "runs"), ("paceline", "report"), ("paceline", "data"),
     ("paceline", "data", "fetch"), ("paceline", "keys"),
     ("paceline-agent",), ("paceline-agent", "run"), ("paceline-agent", "keys"),
+    ("paceline-agent", "meter"), ("paceline-agent", "meter", "selftest"),
 ]  # fmt: skip
 
 

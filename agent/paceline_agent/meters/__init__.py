@@ -9,18 +9,25 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, cast
 
 from paceline.errors import PacelineError
 from paceline.settings import Bounds
+
+if TYPE_CHECKING:
+    from paceline_agent.sampled import SampledMeter
 
 SOURCES = {
     "modelled": "paceline_agent.meters.modelled:Modelled",
     "rapl": "paceline_agent.meters.rapl:Rapl",
     "ina219": "paceline_agent.meters.ina219:Ina219",
     "ina3221": "paceline_agent.meters.ina3221:Ina3221",
+    "hwmon": "paceline_agent.meters.hwmon:Hwmon",
+    "power_supply": "paceline_agent.meters.power_supply:PowerSupply",
     "serial": "paceline_agent.meters.serial_meter:SerialMeter",
+    "replay": "paceline_agent.meters.replay:Replay",
 }
+SYSFS = "/sys"
 POWERCAP = "/sys/class/powercap"
 
 
@@ -28,6 +35,13 @@ class MeterError(PacelineError):
     """A sensor could not be read, or is not what it should be."""
 
     exit_code = 7
+
+    def __init__(self, why: str, todo: str = "") -> None:
+        super().__init__(f"{why}; {todo}" if todo else why)
+        self.why, self.todo = why, todo
+
+
+Domain = Literal["package", "dram", "psys", "core", "uncore"]  # kinds of counters of a processor
 
 
 @dataclass(frozen=True)
@@ -45,17 +59,21 @@ class RailSettings:
 class MeterSettings:
     """Table [meter] of agent.toml. Without it the board's energy is unknown."""
 
-    source: Literal["none", "modelled", "rapl", "ina219", "ina3221", "serial"] = "none"
+    source: Literal[
+        "none", "modelled", "rapl", "ina219", "ina3221", "hwmon", "power_supply", "serial", "replay"
+    ] = "none"  # fmt: skip
     period_ms: Annotated[int, Bounds(ge=10, le=60_000)] = 100  # ten readings a second see a round, not a step
     idle_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None  # declared; `modelled` needs both
     active_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None
-    rapl_root: str = POWERCAP  # where the kernel shows its powercap zones
+    rapl_root: str = POWERCAP  # where the kernel shows its powercap zones, when that is not below sysfs_root
+    domains: tuple[Domain, ...] = ()  # rapl; none named: all packages, or psys where there are none
+    labels: tuple[str, ...] = ()  # hwmon: rails to add up; none named: the board's input, where that can be told
+    sysfs_root: str = SYSFS  # for tests and containers
+    trace: str = ""  # replay: a file that `paceline-agent meter record` made
     port: str = ""  # of a serial meter: /dev/serial/by-id/..., /dev/ttyACM0, socket://HOST:PORT, rfc2217://HOST:PORT
     baud: Annotated[int, Bounds(ge=300, le=12_000_000)] = 115_200
     format: Literal["frames", "json", "csv"] = "frames"  # docs/PROTOCOL.md, section 9
-    channels: tuple[
-        str, ...
-    ] = ()  # frames: names to sum, those the meter counts by default; lines: what stands in them
+    channels: tuple[str, ...] = ()  # frames: names to sum, else those the meter counts; lines: what stands in them
     delay_ms: Annotated[float, Bounds(ge=0, le=1000)] = 5.0  # from reading to arrival, the least that ever occurs
     # ina219, ina3221
     bus: int | str = 1  # number of /dev/i2c-N, or a path; 1 is on the pin header of a Raspberry Pi
@@ -75,6 +93,11 @@ class MeterSettings:
             raise ValueError('meter.idle_w and meter.active_w belong to source = "modelled"; set it, or remove them')
         if self.source != "rapl" and self.rapl_root != POWERCAP:
             raise ValueError('meter.rapl_root belongs to source = "rapl"; set it, or remove it')
+        for key, source in (("domains", "rapl"), ("labels", "hwmon"), ("trace", "replay")):
+            if getattr(self, key) and self.source != source:
+                raise ValueError(f'meter.{key} belongs to source = "{source}"; set it, or remove it')
+        if self.source == "replay" and not self.trace:
+            raise ValueError('meter.source = "replay" needs trace, a file that `paceline-agent meter record` made')
         if self.source != "serial" and (self.port, self.baud, self.format, self.channels, self.delay_ms) != (
             ("", 115_200, "frames", (), 5.0)
         ):
@@ -157,9 +180,11 @@ class Count:
     t_us: int
     count_uj: int  # wraps are the source's affair
     error_uj: int = 0  # how far the count may be from the truth at t_us
+    flags: tuple[str, ...] = ()
 
 
 INSTANT = {"modelled"}  # sources that no sensor can hold up
+SCATTERED = {"hwmon", "power_supply"}  # of instants: read at a random one of each period, or bursts in step alias
 
 
 class Meter(Protocol):
@@ -183,9 +208,20 @@ class Meter(Protocol):
         ...
 
 
-def open_meter(settings: MeterSettings, now_us: int) -> Meter | None:
-    """Return the source that agent.toml names, None for "none". Raises MeterError."""
+def open_source(settings: MeterSettings, now_us: int) -> Meter | None:
+    """Return the source that agent.toml names, None for "none"; reading it is the caller's. Raises MeterError."""
     if settings.source == "none":
         return None
     module, attribute = SOURCES[settings.source].split(":")
     return cast(Meter, getattr(importlib.import_module(module), attribute)(settings, now_us))
+
+
+def open_meter(settings: MeterSettings | str = "auto", **keys: object) -> SampledMeter:
+    """Return a meter that reads by itself and measures windows; `with` closes it. Raises MeterError, SettingsError.
+
+    "auto": the source that sees most of this board. `keys`: further keys of [meter], as in open_meter("hwmon",
+    labels=["VDD_IN"]).
+    """
+    from paceline_agent.sampled import opened
+
+    return opened(settings, keys)

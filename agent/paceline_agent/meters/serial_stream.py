@@ -196,7 +196,7 @@ class Stream:
             error_uw = min(timed.error_uw + math.ceil(abs(timed.power_uw) * skew), POWER_MAX_UW)
             spread_us = self.clock.spread_us if self.clock is not None else 0
             edge_uj = self._swing_uw() * (self._delay_us + spread_us + late_us) // 1_000_000 + timed.step_uj
-            self._ready.append(Reading(begin_us, t_us, timed.power_uw, error_uw, edge_uj))
+            self._ready.append(Reading(begin_us, t_us, timed.power_uw, error_uw, edge_uj=edge_uj))
             self._emitted_us = t_us
 
     def _instant(self, device_us: int) -> tuple[int, float, int]:

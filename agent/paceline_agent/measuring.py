@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readings -> what a window took, and how good that figure is. Pure: knows no sensor, no clock and no thread.
+
+Energy, coverage and the instrument's bound are the integrator's. Beside them stands what it has no room for: longest
+gap, number of readings, the readings' own flags, and the sampling uncertainty, which is statistics over the readings
+(DECISIONS 32). A window may be longer than what the integrator remembers: it grows reading by reading.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from paceline.energy import EnergyIntegrator
+from paceline.errors import CoreError
+from paceline_agent.meters import Count, Reading
+
+KNOTS = 1024
+SLACK = 1.06  # without it 94 of 100 simulated windows hold the truth: the weights of neighbours are not independent
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # two-sided 95 %, 1 to 10 degrees of freedom
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a window took. Two uncertainties that are never added: what the instrument may be off at most, and within
+    what the truth lies in 95 of 100 cases because power was looked at now and then only."""
+
+    source: str
+    provenance: str  # "measured" (power), "counter" (of joules), "modelled"
+    energy_uj: int | None  # None: unknown, never 0
+    start_us: int
+    end_us: int
+    covered_us: int  # what lies in no gap of more than three periods
+    longest_gap_us: int  # longest time without a reading
+    readings: int
+    missed: int  # reads that failed
+    bound_uj: int | None  # worst case: instrument, gaps, edges
+    sampling_uj: int | None  # half-width; 0 for counters, None with fewer than three readings
+    flags: tuple[str, ...]
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules; None: unknown."""
+        return None if self.energy_uj is None else self.energy_uj / 1e6
+
+    @property
+    def bound_j(self) -> float | None:
+        """Joules by which the instrument may be off at most."""
+        return None if self.bound_uj is None else self.bound_uj / 1e6
+
+    @property
+    def sampling_j(self) -> float | None:
+        """Joules of sampling uncertainty, 95 %."""
+        return None if self.sampling_uj is None else self.sampling_uj / 1e6
+
+    @property
+    def seconds(self) -> float:
+        """Length of the window."""
+        return (self.end_us - self.start_us) / 1e6
+
+    @property
+    def coverage(self) -> float:
+        """Share of the window that lies in no gap."""
+        length_us = self.end_us - self.start_us
+        return self.covered_us / length_us if length_us else 1.0
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean watts."""
+        return None if self.energy_uj is None or not self.seconds else self.energy_uj / 1e6 / self.seconds
+
+    def plain(self) -> dict[str, object]:
+        """Return all figures for JSON, in joules and seconds."""
+        return {
+            "source": self.source, "provenance": self.provenance, "energy_j": self.energy_j, "seconds": self.seconds,
+            "power_w": self.power_w, "coverage": self.coverage, "longest_gap_s": self.longest_gap_us / 1e6,
+            "readings": self.readings, "missed": self.missed, "bound_j": self.bound_j, "sampling_j": self.sampling_j,
+            "flags": list(self.flags),
+        }  # fmt: skip
+
+
+class Spread:
+    """How far sampling may lead astray, from how far each reading lies off the line through its neighbours.
+
+    A load that is smooth at the rate of sampling gives next to nothing, bursts between readings give all their spread.
+    Right for readings at random instants (bursts in step with the readings hide from any statistics).
+    """
+
+    def __init__(self) -> None:
+        self._before: list[Reading] = []
+        self._squares = 0.0  # W^2: estimates of the variance of one reading, summed ...
+        self._count = 0  # ... and their number
+        self._weights = 0.0  # s^2: time that each reading stands for, squared
+
+    def add(self, reading: Reading) -> None:
+        """Take the next reading."""
+        if self._before and reading.t0_us < reading.t1_us:
+            self._interval(self._before[-1], reading)
+        elif len(self._before) == 2:
+            self._point(self._before[0], self._before[1], reading)
+        self._before = [*self._before[-1:], reading]
+
+    def half_width_uj(self) -> int | None:
+        """Return the 95 % half-width, None while too few readings tell of it."""
+        if self._count == 0:
+            return None
+        student = STUDENT[self._count - 1] if self._count <= len(STUDENT) else 1.96 + 2.7 / self._count
+        return round(SLACK * student * math.sqrt(self._squares / self._count * self._weights) * 1e6)
+
+    def _point(self, before: Reading, here: Reading, after: Reading) -> None:
+        span_us = after.t1_us - before.t1_us
+        share = (here.t1_us - before.t1_us) / span_us
+        off_w = (here.power_uw - before.power_uw * (1 - share) - after.power_uw * share) / 1e6
+        self._squares += off_w**2 / (1 + share**2 + (1 - share) ** 2)
+        self._count += 1
+        self._weights += (span_us / 2e6) ** 2
+
+    def _interval(self, before: Reading, here: Reading) -> None:
+        self._squares += ((here.power_uw - before.power_uw) / 1e6) ** 2 / 2
+        self._count += 1
+        self._weights += (max(0, here.t0_us - before.t1_us) / 1e6) ** 2  # what no interval saw
+
+
+class Window:
+    """A window in progress."""
+
+    def __init__(self, start_us: int, missed: int) -> None:
+        self.start_us = start_us
+        self.end_us: int | None = None
+        self.settled_us = start_us  # up to here it is counted
+        self.seen_us = start_us  # end of the last reading in it
+        self.energy_uj: int | None = 0
+        self.covered_us = self.bound_uj = self.edge_uj = self.longest_gap_us = self.readings = 0
+        self.missed_before = missed
+        self.flags: dict[str, None] = {}  # an ordered set
+        self.spread = Spread()
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether it has ended, and all of it is counted."""
+        return self.end_us is not None and self.settled_us >= self.end_us
+
+
+class Measuring:
+    """Windows over readings of one source. One thread at a time."""
+
+    def __init__(self, source: str, period_us: int) -> None:
+        self._source = source
+        self._integrator = EnergyIntegrator(period_us, KNOTS)
+        self._windows: list[Window] = []
+        self._is_counter = self._is_points = False
+        self._missed = 0
+
+    @property
+    def final_us(self) -> int | None:
+        """The instant up to which energy is final; None before the first reading."""
+        return self._integrator.final_us
+
+    @property
+    def is_counter(self) -> bool:
+        """Return whether the source counts joules."""
+        return self._is_counter
+
+    def add(self, reading: Reading | Count) -> None:
+        """Take a reading; one that is not after the last one is left out."""
+        try:
+            if isinstance(reading, Count):
+                self._is_counter = True
+                self._integrator.add_counter(reading.t_us, reading.count_uj)
+            elif reading.t0_us < reading.t1_us:
+                self._integrator.add_interval(reading.t0_us, reading.t1_us, reading.power_uw, reading.error_uw)
+            else:
+                self._is_points = True
+                self._integrator.add_point(reading.t1_us, reading.power_uw, reading.error_uw)
+        except CoreError:
+            return
+        for window in self._windows:
+            self._see(window, reading)
+            self._grow(window)
+        self._windows = [window for window in self._windows if not window.is_final]
+
+    def miss(self) -> None:
+        """Learn that a read failed."""
+        self._missed += 1
+
+    def open(self, t_us: int) -> Window:
+        """Open a window."""
+        window = Window(t_us, self._missed)
+        self._windows.append(window)
+        self._grow(window)
+        return window
+
+    def end(self, window: Window, t_us: int) -> None:
+        """Let a window end at t_us, where it has not been counted to yet. Raises ValueError."""
+        if t_us < window.settled_us:
+            raise ValueError(f"the window is counted up to {window.settled_us} us already, it cannot end at {t_us}")
+        window.end_us = t_us
+        self._grow(window)
+
+    def give_up(self, window: Window) -> None:
+        """Count no more for a window: what is not settled stays unknown, and with it the energy."""
+        self._windows = [each for each in self._windows if each is not window]
+        if window.end_us is not None and not window.is_final:
+            window.energy_uj, window.flags["unknown"] = None, None
+            window.settled_us = window.end_us
+
+    def result(self, window: Window) -> Measurement:
+        """Return what a window took, as far as it is counted."""
+        end_us = window.settled_us
+        known = window.energy_uj is not None
+        provenance = "counter" if self._is_counter else "measured"
+        if self._source.removeprefix("replay/").startswith("modelled"):
+            provenance = "modelled"
+        sampling_uj = 0 if self._is_counter else window.spread.half_width_uj()
+        return Measurement(
+            self._source, provenance, window.energy_uj, window.start_us, end_us, window.covered_us,
+            max(window.longest_gap_us, end_us - window.seen_us), window.readings, self._missed - window.missed_before,
+            window.bound_uj + 2 * window.edge_uj if known else None, sampling_uj if known else None,
+            tuple(window.flags),
+        )  # fmt: skip
+
+    def _see(self, window: Window, reading: Reading | Count) -> None:
+        begin_us, t_us = (reading.t_us,) * 2 if isinstance(reading, Count) else (reading.t0_us, reading.t1_us)
+        if isinstance(reading, Count):
+            window.edge_uj = max(window.edge_uj, reading.error_uj)
+        else:
+            window.spread.add(reading)  # the one after the end, too: power ran towards it
+        if t_us <= window.start_us or (window.end_us is not None and t_us > window.end_us):
+            return
+        window.longest_gap_us = max(window.longest_gap_us, begin_us - window.seen_us)
+        window.seen_us = t_us
+        window.readings += 1
+        window.flags |= dict.fromkeys(reading.flags)
+
+    def _grow(self, window: Window) -> None:
+        """Count what has become final; the pieces of a window telescope exactly."""
+        final_us = self._integrator.final_us or 0
+        until_us = final_us if window.end_us is None else min(final_us, window.end_us)
+        if until_us <= window.settled_us:
+            return
+        try:
+            energy = self._integrator.window(window.settled_us, until_us)
+        except LookupError:
+            energy = None
+        window.settled_us = until_us
+        if energy is None or energy.energy_uj is None or window.energy_uj is None:
+            window.energy_uj, window.flags["unknown"] = None, None
+        else:
+            window.energy_uj += energy.energy_uj
+        if energy is not None:
+            window.covered_us += energy.covered_us
+            # Between two readings of an instant nothing is known, at an edge as anywhere: that is sampling.
+            window.bound_uj += energy.bound_uj + (0 if self._is_points else energy.edge_uj)
+            window.flags |= dict.fromkeys(energy.flags)

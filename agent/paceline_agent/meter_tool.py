@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `paceline-agent meter` does: looks for sensors, and shows, records, replays and compares what they read."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from paceline import toml
+from paceline.errors import StorageError
+from paceline.talk import Talk
+from paceline_agent.measuring import Measurement, Measuring
+from paceline_agent.meters import SYSFS, MeterError, MeterSettings, open_source
+from paceline_agent.meters.findings import Finding, Where
+from paceline_agent.meters.findings import scan as ask
+from paceline_agent.meters.rail import Rail
+from paceline_agent.meters.replay import Miss, Recorder, read_trace
+from paceline_agent.sampled import MeterWindow, SampledMeter, chosen, opened
+
+
+def scan(arguments: argparse.Namespace, talk: Talk) -> int:
+    """Show all findings; status 7 when no meter can be used."""
+    found = ask(Where(arguments.sysfs_root or Path(SYSFS), i2c_bus=arguments.i2c_bus))
+    if arguments.json:
+        print(json.dumps({"schema": "paceline-scan-1", "findings": [_plain(finding) for finding in found]}, indent=1))
+    else:
+        print("\n".join(line for finding in found for line in _lines(finding)))
+    if any(finding.usable and finding.kind in ("meter", "rail") for finding in found):
+        return 0
+    talk.error("no meter is usable here; each line above says why, and what to do", event="meter")
+    return MeterError.exit_code
+
+
+def watch(arguments: argparse.Namespace, talk: Talk) -> int:
+    """Show rails and the window so far, until told to stop."""
+    with ExitStack() as life:
+        stop = life.enter_context(_until(arguments.seconds))
+        meter = life.enter_context(opened(_settings(arguments), {}))
+        talk.debug(f"{meter.source}, a reading each {meter.period_us / 1000:g} ms")
+        window = meter.window()
+        table = _Table()
+        with window:
+            while not stop(arguments.every):
+                if meter.trouble:
+                    talk.warning(f"meter: {meter.trouble}", event="meter")
+                if arguments.json:
+                    _print_json("paceline-watch-1", _plain_rails(meter.rails()) | window.so_far().plain())
+                else:
+                    table.show(meter.rails(), window.so_far())
+        _show_result(window.result, arguments.json)
+    return 0
+
+
+def record(arguments: argparse.Namespace, talk: Talk) -> int:
+    """Write a trace until told to stop."""
+    settings = _settings(arguments)
+    with ExitStack() as life:
+        stop = life.enter_context(_until(arguments.seconds))
+        source = open_source(settings, time.monotonic_ns() // 1000)
+        if source is None:
+            raise MeterError('meter.source = "none" reads nothing', "name a sensor with --source")
+        try:
+            file = arguments.file.open("x", encoding="utf-8", buffering=1)
+        except OSError as error:
+            source.close()
+            raise StorageError(f"{arguments.file} cannot be written: {error.strerror}; name a new file") from None
+        life.callback(_close, file)
+        recorder = Recorder(file, source.source, settings.period_ms * 1000)
+        meter = life.enter_context(SampledMeter(source, settings, [recorder]))
+        with meter.window() as window:
+            while not stop(1.0) and recorder.error is None:
+                if meter.trouble:
+                    talk.warning(f"meter: {meter.trouble}", event="meter")
+        if recorder.error is not None:
+            raise StorageError(f"{arguments.file} cannot be written: {recorder.error.strerror}; it ends before that")
+        _show_result(window.result, arguments.json)
+    talk.info(f"{arguments.file}: {recorder.readings} readings, {recorder.misses} missed", event="recorded")
+    return 0
+
+
+def replay(arguments: argparse.Namespace, talk: Talk) -> int:
+    """Integrate a trace."""
+    trace = read_trace(arguments.file)
+    first_us, last_us = trace.span_us
+    begin_us = first_us + round(arguments.begin * 1e6)
+    end_us = last_us if arguments.end is None else first_us + round(arguments.end * 1e6)
+    if begin_us > end_us:
+        raise MeterError(f"{arguments.file} has {(last_us - first_us) / 1e6:g} s, and --begin must not lie after --end")
+    measuring = Measuring(f"replay/{trace.source}", trace.period_us)
+    window = measuring.open(begin_us)
+    measuring.end(window, end_us)
+    for entry in trace.entries:
+        measuring.miss() if isinstance(entry, Miss) else measuring.add(entry)
+    measuring.give_up(window)
+    _show_result(measuring.result(window), arguments.json)
+    return 0
+
+
+def selftest(arguments: argparse.Namespace, talk: Talk) -> int:
+    """Compare two meters over one window."""
+    with ExitStack() as life:
+        stop = life.enter_context(_until(arguments.seconds))
+        meters = [life.enter_context(opened(_settings(arguments), {}))]
+        if arguments.against:
+            keys = _keys(arguments) | ({"labels": arguments.against_rail} if arguments.against_rail else {})
+            meters.append(life.enter_context(opened(chosen(arguments.against, keys), {})))
+        windows: list[MeterWindow] = []
+        with ExitStack() as measured:
+            windows += [measured.enter_context(meter.window()) for meter in meters]
+            stop(arguments.seconds)
+        results = [window.result for window in windows]
+    verdict = compare(results[0], arguments.known_w or results[1], arguments.within)
+    if arguments.json:
+        _print_json("paceline-selftest-1", {"meters": [result.plain() for result in results]} | verdict.plain())
+    else:
+        for result in results:
+            _show_result(result, False)
+        print(verdict)
+    return 0 if verdict.is_ok else MeterError.exit_code
+
+
+def _close(file: IO[str]) -> None:
+    """Close a file each line of which is on its way already; that it could not be written has been told."""
+    with suppress(OSError):
+        file.close()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How two meters of one window compare. `low` to `high`: where the ratio lies if both saw the same load."""
+
+    ratio: float
+    low: float
+    high: float
+    is_ok: bool  # within what the user allows
+
+    @property
+    def is_same(self) -> bool:
+        """Return whether the uncertainties explain the difference."""
+        return self.low <= self.ratio <= self.high
+
+    def plain(self) -> dict[str, object]:
+        """Return it for JSON."""
+        return {
+            "ratio": self.ratio,
+            "same_low": self.low,
+            "same_high": self.high,
+            "same": self.is_same,
+            "ok": self.is_ok,
+        }
+
+    def __str__(self) -> str:
+        said = "the same load" if self.is_same else "not the same load, or one of them is wrong"
+        return f"ratio {self.ratio:.4f}; {self.low:.4f} to {self.high:.4f} if both saw the same load: {said}" + (
+            "" if self.is_ok else "; further from 1 than --within allows"
+        )
+
+
+def compare(one: Measurement, other: Measurement | float, within_percent: float | None = None) -> Verdict:
+    """Compare mean powers; `other` may be known watts. Raises MeterError when there is nothing to compare."""
+    (a_w, a_off_w), (b_w, b_off_w) = _power(one), _power(other)
+    if b_w <= 0:
+        raise MeterError("the meter to compare with shows no power", "put a load on it")
+    ratio = a_w / b_w
+    off = (a_off_w + b_off_w) / b_w
+    return Verdict(ratio, 1 - off, 1 + off, within_percent is None or abs(ratio - 1) * 100 <= within_percent)
+
+
+def _power(of: Measurement | float) -> tuple[float, float]:
+    """Return mean watts, and how far they may be off."""
+    if isinstance(of, float):
+        return of, 0.0
+    if of.power_w is None or of.bound_j is None:
+        raise MeterError(f"{of.source} measured nothing in this window ({', '.join(of.flags)})", "see meter watch")
+    return of.power_w, (of.bound_j + (of.sampling_j or 0.0)) / of.seconds
+
+
+def _settings(arguments: argparse.Namespace) -> MeterSettings:
+    """Return the settings that the command line, or the agent.toml it names, asks for."""
+    if arguments.config is not None:
+        from paceline_agent.config import load_config
+
+        return load_config(arguments.config).meter
+    rails = {"labels": arguments.rail} if arguments.rail else {}
+    return chosen(arguments.source, _keys(arguments) | rails)
+
+
+def _keys(arguments: argparse.Namespace) -> dict[str, object]:
+    keys: dict[str, object] = {}
+    if arguments.sysfs_root is not None:
+        keys["sysfs_root"] = str(arguments.sysfs_root)
+    if arguments.period_ms is not None:
+        keys["period_ms"] = arguments.period_ms
+    if arguments.i2c_bus:
+        keys["bus"] = int(arguments.i2c_bus) if arguments.i2c_bus.isdecimal() else arguments.i2c_bus
+    return keys
+
+
+@contextmanager
+def _until(seconds: float | None) -> Iterator[Callable[[float], bool]]:
+    """Yield a function that waits for so long, and returns whether it is time to end: a signal, or the length."""
+    ending = threading.Event()
+    end_s = None if seconds is None else time.monotonic() + seconds
+
+    def stop(wait_s: float) -> bool:
+        left_s = wait_s if end_s is None else min(wait_s, max(0.0, end_s - time.monotonic()))
+        return ending.wait(left_s) or (end_s is not None and time.monotonic() >= end_s)
+
+    before = {number: signal.signal(number, lambda *_: ending.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    mark = "yes" if finding.usable else "no"
+    about = finding.about.removeprefix(finding.name).removeprefix(":").strip()
+    yield f"{finding.kind:6} {finding.source:13} {mark:4} {finding.name}: {about}"
+    if finding.todo:
+        yield f"{'':26}{finding.todo}"
+    if finding.usable and finding.kind in ("meter", "rail"):
+        keys = {"source": finding.source, **finding.settings}
+        yield from (
+            f"{'':26}{line}" for line in ("[meter]", *(f"{key} = {toml.inline(value)}" for key, value in keys.items()))
+        )
+
+
+def _plain(finding: Finding) -> dict[str, object]:
+    plain = dataclasses.asdict(finding)
+    if finding.usable and finding.kind in ("meter", "rail"):
+        plain["settings"] = {"source": finding.source, **finding.settings}
+    return plain
+
+
+class _Table:
+    """Rails and the whole; on a terminal each picture takes the place of the one before."""
+
+    def __init__(self) -> None:
+        self._height = 0
+
+    def show(self, rails: Sequence[Rail], so_far: Measurement) -> None:
+        """Print the next picture."""
+        if self._height and sys.stdout.isatty():
+            print(f"\x1b[{self._height}A\x1b[J", end="")
+        rows = [f"{'':24}{'volts':>10}{'amps':>10}{'watts':>10}{'joules':>12}{'coverage':>10}"]
+        if self._height and not sys.stdout.isatty():
+            rows = []
+        for rail in rails:
+            values = (rail.voltage_uv, rail.current_ua, rail.power_uw)
+            rows.append(f"{rail.name[:23]:24}" + "".join(f"{_milli(value):>10}" for value in values))
+        rows.append(
+            f"{so_far.source[-23:]:24}{'':20}{_number(so_far.power_w):>10}{_number(so_far.energy_j):>12}"
+            f"{so_far.coverage * 100:>9.1f}%"
+        )
+        print("\n".join(rows), flush=True)
+        self._height = len(rows)
+
+
+def _show_result(result: Measurement, as_json: bool) -> None:
+    if as_json:
+        _print_json("paceline-measurement-1", result.plain())
+        return
+    if result.energy_j is None:
+        energy = "energy unknown"
+    else:
+        sampling = "unknown" if result.sampling_j is None else f"+-{result.sampling_j:.3f} J"
+        energy = (
+            f"{result.energy_j:.3f} J, {_number(result.power_w)} W; instrument at most +-{result.bound_j:.3f} J,"
+            f" sampling {sampling}"
+        )
+    print(
+        f"{result.source} ({result.provenance}): {energy}; {result.seconds:.3f} s,"
+        f" coverage {result.coverage * 100:.1f} %, longest gap {result.longest_gap_us / 1e6:.3f} s,"
+        f" {result.readings} readings, {result.missed} missed"
+        + (f"; {', '.join(result.flags)}" if result.flags else "")
+    )
+
+
+def _plain_rails(rails: Sequence[Rail]) -> dict[str, object]:
+    return {
+        "rails": [
+            {
+                "name": rail.name, "volts": _si(rail.voltage_uv), "amps": _si(rail.current_ua),
+                "watts": _si(rail.power_uw),
+            }
+            for rail in rails
+        ]
+    }  # fmt: skip
+
+
+def _print_json(schema: str, plain: dict[str, object]) -> None:
+    print(json.dumps({"schema": schema, **plain}), flush=True)
+
+
+def _si(micro: int | None) -> float | None:
+    return None if micro is None else micro / 1e6
+
+
+def _milli(micro: int | None) -> str:
+    return "-" if micro is None else f"{micro / 1e6:.3f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

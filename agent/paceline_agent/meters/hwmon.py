@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meters that a kernel driver reads (ina2xx, ina3221, ina238, powerz, Jetson boards), through the files below /sys.
+
+Power is voltage times current of one rail, signed; where a driver shows only power, that; where all chosen rails have a
+joule counter, that alone. These are readings of an instant: what the chip averages, and when, the kernel does not tell.
+All chosen rails are read or none; a chip that was unplugged or has another number is looked for by name.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline_agent.meters import Count, MeterError, MeterSettings, Reading, sysfs
+from paceline_agent.meters.counting import Counter, CounterSum, asleep_us
+from paceline_agent.meters.findings import Finding, Where, refused
+from paceline_agent.meters.hwmon_tree import RailFiles, choose, find_rails
+from paceline_agent.meters.rail import Rail
+
+UPDATE_US = 1_000  # no joule counter of a chip is known to move faster
+SHUNT_PPM = 10_000  # tolerance of a usual shunt; the kernel does not know it
+DEFAULT_SHUNT_UOHM = 10_000  # what drivers assume when nobody has told them
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Maxima of a datasheet. lsb_uv: of the shunt register, from which the ina2xx driver derives its current."""
+
+    offset_uv: int  # of the shunt voltage
+    gain_ppm: int  # of the current
+    bus_offset_uv: int
+    bus_gain_ppm: int
+    full_scale_uv: int  # of the shunt voltage; there the driver shows the limit, and the truth is above
+    lsb_uv: float = 0.0
+
+
+ACCURACY = {
+    # SBOS448, electrical characteristics, grade A at gain /8, which the driver uses; gains over temperature
+    **dict.fromkeys(("ina219", "ina220"), Accuracy(200, 10_000, 0, 10_000, 320_000, 10.0)),
+    # SBOS547, electrical characteristics
+    **dict.fromkeys(("ina226", "ina230", "ina231"), Accuracy(10, 1_000, 7_500, 1_000, 81_917, 2.5)),
+    # SBOS576, electrical characteristics
+    **dict.fromkeys(("ina3221", "ina3221x"), Accuracy(80, 2_500, 16_000, 2_500, 163_800)),
+}
+
+
+class Hwmon:
+    """Readings are the sum of the chosen rails."""
+
+    def __init__(
+        self, settings: MeterSettings, now_us: int, timer_us: Callable[[], int] | None = None,
+        asleep: Callable[[], int] = asleep_us,
+    ) -> None:  # fmt: skip
+        """`timer_us`: clock that times a read; the middle of it is the instant of the reading."""
+        del now_us
+        self._settings = settings
+        self._timer_us = timer_us or _timer_us
+        self._asleep = asleep
+        self._seen: tuple[Rail, ...] = ()
+        self._rails, self._flags = self._look()
+        self.source = "hwmon/" + "+".join(f"{rail.chip}/{rail.label}" for rail in self._rails)
+        self._wanted = [rail.name for rail in self._rails]
+        self._lost = False
+        self._sum: CounterSum | None = None
+        if all(rail.energy is not None for rail in self._rails):
+            self._sum = CounterSum([Counter(rail.name, None) for rail in self._rails], UPDATE_US, asleep)
+        self._shunts = [_shunt_uohm(rail) for rail in self._rails]
+        self._take()  # what cannot be read is told at the start
+
+    def read(self, now_us: int) -> Sequence[Reading | Count]:
+        """Return one reading; of a counter one count, two with the first one. Raises MeterError."""
+        if self._sum is not None and not self._sum.is_due(now_us):
+            return []
+        begin_us = self._timer_us()
+        try:
+            if self._lost or not all(rail.is_itself() for rail in self._rails):
+                self._find_again()
+            rails = self._take()
+        except sysfs.GoneError:
+            self._lost = True
+            if self._sum is not None:
+                self._sum.forget()  # who was unplugged may count anew
+            raise
+        t_us = now_us + (self._timer_us() - begin_us) // 2
+        if self._sum is not None:
+            return self._sum.add(t_us, [rail.energy_uj or 0 for rail in rails], (), self._flags)
+        power_uw = sum(rail.power_uw or 0 for rail in rails)
+        flags = self._flags
+        if any((rail.power_uw or 0) < 0 for rail in rails):
+            flags += ("negative",)
+        if any(map(_is_saturated, self._rails, rails, self._shunts)):
+            flags += ("saturated",)
+        error_uw = sum(map(_error_uw, self._rails, rails, self._shunts))
+        return [Reading(t_us, t_us, power_uw, error_uw, flags)]
+
+    def seen_rails(self) -> Sequence[Rail]:
+        """Return what the last good read has seen."""
+        return self._seen
+
+    def activity(self, t_us: int, active: bool) -> None:
+        """A sensor has no use for it."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _look(self) -> tuple[list[RailFiles], tuple[str, ...]]:
+        return choose(find_rails(Path(self._settings.sysfs_root)), self._settings.labels)
+
+    def _find_again(self) -> None:
+        """Look for the same rails, under whatever number."""
+        rails, _ = choose(find_rails(Path(self._settings.sysfs_root)), self._wanted)
+        self._rails, self._lost = rails, False
+        self._shunts = [_shunt_uohm(rail) for rail in rails]
+
+    def _take(self) -> tuple[Rail, ...]:
+        """Read all rails or none."""
+        self._seen = tuple(_read(rail, energy=self._sum is not None) for rail in self._rails)
+        return self._seen
+
+
+def find(where: Where) -> list[Finding]:
+    """Tell of the rails there are, and of the one to take."""
+    rails = find_rails(where.sysfs_root)
+    if not rails:
+        folder = where.sysfs_root / "class" / "hwmon"
+        return [Finding("meter", "hwmon", str(folder), False, "no driver shows power here")]
+    found = []
+    try:
+        chosen, flags = choose(rails, ())
+    except MeterError as error:
+        found.append(refused("hwmon", "total", error))
+        chosen, flags = [], ()
+    for rail in rails:
+        try:
+            if not rail.is_on:
+                raise MeterError("switched off or not connected")
+            seen = _read(rail)
+        except MeterError as error:
+            found.append(refused("hwmon", rail.name, error))
+            continue
+        about, todo = _about(rail, seen, rail in chosen, flags)
+        settings: dict[str, object] = {} if rail in chosen else {"labels": [rail.name]}
+        # A rail that is not the board's input is for the user to choose: it may be a part of anything.
+        found.append(Finding("meter" if rail in chosen else "rail", "hwmon", rail.name, True, about, todo, settings))
+    return found
+
+
+def _about(rail: RailFiles, seen: Rail, is_chosen: bool, flags: tuple[str, ...]) -> tuple[str, str]:
+    power = "" if seen.power_uw is None else f"{seen.power_uw / 1e6:.3f} W now"
+    role = ", a part of the board's total" if flags else ", the board's input as far as can be told"
+    about = power + (role if is_chosen else "") + ("" if rail.energy is None else ", counts joules")
+    shunt_uohm = _shunt_uohm(rail)
+    todo = ""
+    if shunt_uohm == DEFAULT_SHUNT_UOHM and rail.shunt is not None:
+        todo = (
+            f"its driver takes the shunt for 10 mohm, which is also what it takes when nobody has told it: with another"
+            f" one (R100 is 100 mohm) write its microohms to {rail.shunt}"
+        )
+    elif shunt_uohm and abs(_scale_ppm(rail, shunt_uohm)) > 1_000:
+        percent = _scale_ppm(rail, shunt_uohm) / 10_000
+        todo = f"newer drivers round at this shunt, by {percent:+.1f} %: read the chip over I2C instead"
+    return about.strip(", "), todo
+
+
+def _read(rail: RailFiles, energy: bool = False) -> Rail:
+    """Read one rail. Power is a product where it can be: of a chip's power file neither sign nor time fit the rest."""
+    voltage_mv = sysfs.read_int(rail.voltage, "millivolts") if rail.voltage is not None else None
+    current_ma = sysfs.read_int(rail.current, "milliamperes") if rail.current is not None else None
+    power_uw = None
+    if voltage_mv is not None and current_ma is not None:
+        power_uw = voltage_mv * current_ma
+    elif rail.power is not None:
+        power_uw = sysfs.read_int(rail.power, "a power") * rail.power_unit_uw
+    energy_uj = sysfs.read_int(rail.energy, "microjoules") if energy and rail.energy is not None else None
+    return Rail(
+        rail.label, None if voltage_mv is None else voltage_mv * 1000,
+        None if current_ma is None else current_ma * 1000, power_uw, energy_uj,
+    )  # fmt: skip
+
+
+def _shunt_uohm(rail: RailFiles) -> int:
+    """Return the shunt that the driver reckons with, 0 when it does not tell."""
+    try:
+        return sysfs.read_int(rail.shunt) if rail.shunt is not None else 0
+    except MeterError:
+        return 0
+
+
+def _scale_ppm(rail: RailFiles, shunt_uohm: int) -> int:
+    """Return by how much newer ina2xx drivers are off: they round the current's step to whole microamperes."""
+    accuracy = ACCURACY.get(rail.chip)
+    if accuracy is None or accuracy.lsb_uv == 0:
+        return 0
+    step_ua = accuracy.lsb_uv * 1e6 / shunt_uohm
+    return round((max(1, int(step_ua + 0.5)) / step_ua - 1) * 1e6)
+
+
+def _is_saturated(files: RailFiles, seen: Rail, shunt_uohm: int) -> bool:
+    """Return whether the shunt voltage is at full scale, so that the current is a lower bound."""
+    accuracy = ACCURACY.get(files.chip)
+    if accuracy is None or seen.current_ua is None or not shunt_uohm:
+        return False
+    resolution_ua = 500  # the file shows whole milliamperes
+    return (abs(seen.current_ua) + resolution_ua) * shunt_uohm >= accuracy.full_scale_uv * 1_000_000
+
+
+def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int) -> int:
+    """Return the instrument's bound: resolution of the files, the chip's maxima, the shunt's usual tolerance.
+
+    For a chip that is not in the table, or whose shunt is not told, it is the resolution alone.
+    """
+    if seen.voltage_uv is None or seen.current_ua is None:
+        return files.power_unit_uw
+    voltage_uv, current_ua = abs(seen.voltage_uv), abs(seen.current_ua)
+    current_error_ua, voltage_error_uv = 500.0, 500.0  # half a milliampere, half a millivolt
+    accuracy = ACCURACY.get(files.chip)
+    if accuracy is not None:
+        voltage_error_uv += accuracy.bus_offset_uv + voltage_uv * accuracy.bus_gain_ppm / 1e6
+        current_error_ua += current_ua * (accuracy.gain_ppm + SHUNT_PPM) / 1e6
+        if shunt_uohm:
+            current_error_ua += accuracy.offset_uv * 1e6 / shunt_uohm
+            current_error_ua += current_ua * abs(_scale_ppm(files, shunt_uohm)) / 1e6
+    both = current_error_ua * voltage_error_uv
+    return math.ceil((voltage_uv * current_error_ua + current_ua * voltage_error_uv + both) / 1e6)
+
+
+def _timer_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A meter that reads by itself, and windows on it: what `open_meter` returns. Loads neither torch nor numpy.
+
+with open_meter() as meter, meter.window() as w:
+    work()
+print(w.energy_j, w.coverage)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from paceline.settings import load_table
+from paceline_agent.measuring import Measurement, Measuring
+from paceline_agent.metering import MeterThread, Sink
+from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterError, MeterSettings, Reading, open_source
+from paceline_agent.meters.rail import Rail, ShowsRails
+
+PATIENCE_S = 10.0  # for the reading before a window
+EDGE_S = 0.05  # for the reading before the end of one
+FORCED_S = 0.005  # between readings at its edges; counters move about once a millisecond
+
+
+class SampledMeter:
+    """Reads `meter` every period in a thread of its own; any number of windows, from any thread."""
+
+    def __init__(self, meter: Meter, settings: MeterSettings, taps: Sequence[Sink] = ()) -> None:
+        self.source = meter.source
+        self.period_us = settings.period_ms * 1000
+        self._meter = meter
+        self._taps = taps
+        self._changed = threading.Condition()
+        self._measuring = Measuring(meter.source, self.period_us)
+        self._reads = 0  # good ones
+        self._closed = False
+        self._thread = MeterThread(
+            meter, settings.period_ms / 1000, instant=settings.source in INSTANT,
+            scattered=settings.source in SCATTERED, sink=self,
+        )  # fmt: skip
+
+    def __enter__(self) -> SampledMeter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def trouble(self) -> str:
+        """Why there are no readings at present."""
+        return self._thread.trouble
+
+    def close(self) -> None:
+        """End the thread and give the sensor back; once is enough."""
+        if not self._closed:
+            self._closed = True
+            self._thread.stop()
+
+    def rails(self) -> Sequence[Rail]:
+        """Return what was last seen on each rail, nothing where the source shows none."""
+        return self._meter.seen_rails() if isinstance(self._meter, ShowsRails) else ()
+
+    def window(self) -> MeterWindow:
+        """Return a context manager that measures what is done inside it."""
+        return MeterWindow(self)
+
+    # Called by the thread that reads -----------------------------------------------------------------------------
+
+    def took(self, readings: Sequence[Reading | Count]) -> None:
+        """Count readings."""
+        with self._changed:
+            self._reads += 1
+            for reading in readings:
+                self._measuring.add(reading)
+            self._changed.notify_all()
+        for tap in self._taps:
+            tap.took(readings)
+
+    def missed(self, trouble: str) -> None:
+        """Count a failed read."""
+        with self._changed:
+            self._measuring.miss()
+            self._changed.notify_all()
+        for tap in self._taps:
+            tap.missed(trouble)
+
+    # Called by windows -------------------------------------------------------------------------------------------
+
+    def read_until(self, there: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+        """Have readings taken until `there`; return whether it came to that."""
+        end_s = time.monotonic() + patience_s
+        while not self._is(there):
+            if time.monotonic() > end_s:
+                return False
+            self._thread.read_now()
+            with self._changed:
+                if not there():
+                    self._changed.wait(FORCED_S)
+        return True
+
+    def _is(self, there: Callable[[], bool]) -> bool:
+        with self._changed:
+            return there()
+
+    def good_reads(self) -> int:
+        """Return how many reads have not failed."""
+        return self._reads
+
+    def locked(self) -> tuple[threading.Condition, Measuring]:
+        """Return what windows work on, and the lock to do it under."""
+        return self._changed, self._measuring
+
+
+class MeterWindow:
+    """One window. After `with` its figures are those of `result`; inside, `so_far` tells how it goes."""
+
+    def __init__(self, meter: SampledMeter) -> None:
+        self._meter = meter
+        self._lock, self._measuring = meter.locked()
+        self._result: Measurement | None = None
+
+    def __enter__(self) -> MeterWindow:
+        """Open it at a reading taken now. Raises MeterError when none can be had."""
+        begin_us = _now_us()
+        if not self._meter.read_until(lambda: (self._measuring.final_us or 0) >= begin_us):
+            raise MeterError(f"{self._meter.source} gives no reading: {self._meter.trouble or 'it does not answer'}")
+        with self._lock:
+            self._window = self._measuring.open(self._measuring.final_us or 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it now, with a reading just after, and of a counter one just before."""
+        if self._measuring.is_counter:
+            reads = self._meter.good_reads()
+            self._meter.read_until(lambda: self._meter.good_reads() > reads, EDGE_S)
+        with self._lock:
+            self._measuring.end(self._window, max(_now_us(), self._window.settled_us))
+        if kind is None:
+            patience_s = 1.0 + 3 * self._meter.period_us / 1e6  # longer would be a gap
+            self._meter.read_until(lambda: self._window.is_final, patience_s)
+        with self._lock:
+            self._measuring.give_up(self._window)
+            self._result = self._measuring.result(self._window)
+
+    def so_far(self) -> Measurement:
+        """Return what it has taken up to the last reading."""
+        with self._lock:
+            return self._measuring.result(self._window)
+
+    @property
+    def result(self) -> Measurement:
+        """All figures of the closed window."""
+        return self._result or self.so_far()
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules; None: unknown, never 0."""
+        return self.result.energy_j
+
+    @property
+    def coverage(self) -> float:
+        """Share of the window that lies in no gap."""
+        return self.result.coverage
+
+
+def opened(settings: MeterSettings | str, keys: Mapping[str, object], taps: Sequence[Sink] = ()) -> SampledMeter:
+    """Return what `open_meter` returns. `taps`: are told of each read, too."""
+    if isinstance(settings, str):
+        settings = chosen(settings, keys)
+    meter = open_source(settings, _now_us())
+    if meter is None:
+        raise MeterError('meter.source = "none" measures nothing', "name one, or none at all to have it found")
+    return SampledMeter(meter, settings, taps)
+
+
+def chosen(source: str, keys: Mapping[str, object]) -> MeterSettings:
+    """Return the settings of a source by name; "auto": of the one that sees most of this board. Raises MeterError."""
+    found: Mapping[str, object] = {}
+    if source == "auto":
+        from paceline_agent.meters.findings import Where, best
+
+        finding = best(Where(Path(str(keys.get("sysfs_root", "/sys")))))
+        source, found = finding.source, finding.settings
+    return load_table({**found, **keys, "source": source}, MeterSettings, where="open_meter")
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

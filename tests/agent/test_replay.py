@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces: what is written is what is read, a cut one is read up to the cut, a damaged one is refused by its line."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline_agent.meters import Count, MeterError, MeterSettings, Reading
+from paceline_agent.meters.replay import Miss, Recorder, Replay, read_trace
+
+INSTANTS = st.integers(0, 1 << 62)
+FLAGS = st.lists(st.sampled_from(["negative", "derived_total", "mirrored"]), unique=True).map(tuple)
+READINGS = st.builds(
+    lambda t_us, length_us, power_uw, error_uw, flags: Reading(t_us, t_us + length_us, power_uw, error_uw, flags),
+    INSTANTS, st.integers(0, 1 << 40), st.integers(-(10**11), 10**11), st.integers(0, 10**11), FLAGS,
+)  # fmt: skip
+COUNTS = st.builds(Count, INSTANTS, INSTANTS, INSTANTS, FLAGS)
+MISSES = st.builds(Miss, st.text())
+
+
+def written(entries: list[Reading | Count | Miss]) -> str:
+    file = io.StringIO()
+    recorder = Recorder(file, "hwmon/ina219/ch1", 50_000)
+    for entry in entries:
+        recorder.missed(entry.text) if isinstance(entry, Miss) else recorder.took([entry])
+    return file.getvalue()
+
+
+def trace_at(folder: Path, *entries: Reading | Count | Miss) -> Path:
+    path = folder / "load.trace"
+    path.write_text(written(list(entries)), encoding="utf-8")
+    return path
+
+
+@given(entries=st.lists(st.one_of(READINGS, COUNTS, MISSES)))
+def test_what_is_written_is_what_is_read(
+    tmp_path_factory: pytest.TempPathFactory, entries: list[Reading | Count | Miss]
+) -> None:
+    path = trace_at(tmp_path_factory.mktemp("trace"), *entries)
+    trace = read_trace(path)
+    assert (trace.source, trace.period_us, list(trace.entries)) == ("hwmon/ina219/ch1", 50_000, entries)
+
+
+def test_a_trace_that_was_cut_off_is_read_up_to_the_cut(tmp_path: Path) -> None:
+    path = trace_at(tmp_path, Reading(0, 0, 5), Reading(10, 10, 6))
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole[:-3], encoding="utf-8")
+    assert read_trace(path).entries == (Reading(0, 0, 5),)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "[]", "nonsense", '{"t0":0,"t1":1}', '{"t0":2,"t1":1,"uw":1,"error":0}', '{"t":-1,"uj":1,"error":0}',
+        '{"t":1,"uj":1.5,"error":0}', '{"t":1,"uj":true,"error":0}', '{"t":1,"uj":1,"error":0,"flags":[1]}',
+        json.dumps({"t": 1 << 70, "uj": 1, "error": 0}),
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, line: str) -> None:
+    path = trace_at(tmp_path, Reading(0, 0, 5))
+    path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
+    with pytest.raises(MeterError, match=r"load.trace, line 3: "):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    "head", ["", "{}\n", '{"schema":"paceline-trace-2","source":"x","period_us":1}\n', "\x00\n",
+             '{"schema":"paceline-trace-1","source":"x","period_us":0}\n'],
+)  # fmt: skip
+def test_what_is_no_trace_is_refused(tmp_path: Path, head: str) -> None:
+    path = tmp_path / "other"
+    path.write_text(head, encoding="utf-8")
+    with pytest.raises(MeterError, match="other, line 1: expected"):
+        read_trace(path)
+    with pytest.raises(MeterError, match="nowhere cannot be read: No such file"):
+        read_trace(tmp_path / "nowhere")
+
+
+def test_a_source_replays_at_the_pace_at_which_it_was_recorded(tmp_path: Path) -> None:
+    path = trace_at(
+        tmp_path, Reading(1000, 1000, 5), Reading(2000, 2500, -6, 1, ("negative",)), Miss("EIO"), Reading(4000, 4000, 7)
+    )
+    meter = Replay(MeterSettings("replay", trace=str(path)), 500_000)
+    assert meter.source == "replay/hwmon/ina219/ch1"
+    assert meter.read(499_999) == []
+    assert meter.read(500_000) == [Reading(500_000, 500_000, 5)]
+    assert meter.read(501_499) == []
+    assert meter.read(502_000) == [Reading(501_000, 501_500, -6, 1, ("negative",))]
+    with pytest.raises(MeterError, match="EIO"):
+        meter.read(502_500)
+    assert meter.read(503_000) == [Reading(503_000, 503_000, 7)]
+    with pytest.raises(MeterError, match=r"load\.trace is over"):
+        meter.read(504_000)
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_reading() -> None:
+    with suppress(OSError), open("/dev/full", "w", encoding="utf-8", buffering=1) as file:
+        recorder = Recorder(file, "x", 1)
+        recorder.took([Reading(0, 0, 5)])
+        assert recorder.error is not None
+        assert recorder.error.strerror == "No space left on device"

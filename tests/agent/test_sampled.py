@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""open_meter and its windows, with real threads, real files and the real clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import SettingsError
+from paceline_agent.meters import MeterError, MeterSettings, Reading, open_meter
+from paceline_agent.sampled import SampledMeter
+
+from .trees import battery, hwmon, ina2xx, ina3221, processor, put
+
+
+class Sensor:
+    """A point source of 2 W that can fail."""
+
+    source = "sensor"
+
+    def __init__(self) -> None:
+        self.broken = threading.Event()
+        self.closed = False
+        self.instants: list[int] = []
+
+    def read(self, now_us: int) -> Sequence[Reading]:
+        if self.broken.is_set():
+            raise MeterError("unplugged")
+        self.instants.append(now_us)
+        return [Reading(now_us, now_us, 2_000_000, 1000)]
+
+    def activity(self, t_us: int, active: bool) -> None:
+        """A sensor has no use for it."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def settings(period_ms: int = 1000) -> MeterSettings:
+    return MeterSettings("hwmon", period_ms)
+
+
+def test_a_window_takes_the_energy_of_what_is_done_inside_it() -> None:
+    sensor = Sensor()
+    with SampledMeter(sensor, settings()) as meter:
+        with meter.window() as w:
+            begin_s = time.monotonic()
+            time.sleep(0.1)
+            inside_s = time.monotonic() - begin_s
+        assert w.result.seconds >= inside_s
+        assert w.result.energy_uj == 2 * (w.result.end_us - w.result.start_us)
+        assert (w.coverage, w.result.flags, w.result.source) == (1.0, (), "sensor")
+    assert sensor.closed
+
+
+def test_windows_may_lie_in_one_another_and_in_threads() -> None:
+    with SampledMeter(Sensor(), settings()) as meter:
+        joules: list[float | None] = []
+
+        def work() -> None:
+            with meter.window() as w:
+                pass
+            joules.append(w.energy_j)
+
+        with meter.window() as outer:
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert len(joules) == 4
+        assert outer.energy_j is not None
+        assert all(joule is not None and joule <= outer.energy_j for joule in joules)
+
+
+def test_a_sensor_that_dies_in_a_window_leaves_it_unknown() -> None:
+    sensor = Sensor()
+    with SampledMeter(sensor, settings(20)) as meter:
+        with meter.window() as w:
+            sensor.broken.set()
+        assert w.energy_j is None
+        assert "unknown" in w.result.flags
+        assert w.result.missed > 0
+        assert meter.trouble == "unplugged"
+
+
+def test_an_error_inside_a_window_is_not_held_up_by_it() -> None:
+    sensor = Sensor()
+
+    def work(meter: SampledMeter) -> None:
+        with meter.window():
+            sensor.broken.set()
+            raise ZeroDivisionError
+
+    with SampledMeter(sensor, settings()) as meter, pytest.raises(ZeroDivisionError):
+        work(meter)
+
+
+def test_a_source_of_instants_is_read_once_at_random_in_each_period() -> None:
+    sensor = Sensor()
+    with SampledMeter(sensor, settings(period_ms=10)):
+        end_s = time.monotonic() + 20
+        while len(sensor.instants) < 60:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+    steps_us = {after - before for before, after in zip(sensor.instants, sensor.instants[1:], strict=False)}
+    assert min(steps_us) < 7_000, "a steady reader would never be so soon"
+
+
+@contextmanager
+def moving(counter: Path, step_uj: int) -> Iterator[list[int]]:
+    """Let a counter run; yield what it has counted."""
+    counted = [0]
+    ending = threading.Event()
+
+    def run() -> None:
+        while not ending.wait(0.002):
+            put(counter, counted[0] + step_uj)
+            counted[0] += step_uj
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield counted
+    finally:
+        ending.set()
+        thread.join()
+
+
+def test_a_window_over_counters_holds_the_truth_within_its_bound(tmp_path: Path) -> None:
+    counter = processor(tmp_path)
+    with (
+        open_meter("rapl", sysfs_root=str(tmp_path), period_ms=1000) as meter,
+        moving(counter, 40_000) as counted,
+    ):
+        with meter.window() as w:
+            before_uj = counted[0]
+            while counted[0] < before_uj + 40 * 40_000:
+                time.sleep(0.001)
+            inside_uj = counted[0] - before_uj
+        after_uj = counted[0] - before_uj + 40_000
+    result = w.result
+    assert (result.provenance, result.sampling_uj, result.coverage) == ("counter", 0, 1.0)
+    assert result.energy_uj is not None
+    assert result.bound_uj is not None
+    assert inside_uj - result.bound_uj - 40_000 <= result.energy_uj <= after_uj + result.bound_uj + 40_000
+
+
+def test_auto_takes_what_sees_the_whole_board(tmp_path: Path) -> None:
+    processor(tmp_path)
+    with open_meter(sysfs_root=str(tmp_path)) as meter:
+        assert meter.source == "rapl/package-0"
+    battery(tmp_path, power_now=5_000_000)
+    with open_meter(sysfs_root=str(tmp_path)) as meter:
+        assert meter.source == "power_supply/BAT0"
+    ina3221(tmp_path, ("a", "b", "c"))  # which of them feed the board nobody knows
+    with open_meter(sysfs_root=str(tmp_path)) as meter:
+        assert meter.source == "power_supply/BAT0"
+    hwmon(tmp_path, 9, "ina238", "7-0044", {"in1_input": 12_000, "in1_label": "VIN\n", "curr1_input": 500})
+    with open_meter(sysfs_root=str(tmp_path)) as meter:
+        assert meter.source == "hwmon/ina238/VIN"
+
+
+def test_settings_choose_a_meter_too(tmp_path: Path) -> None:
+    ina2xx(tmp_path)
+    with open_meter(MeterSettings("hwmon", sysfs_root=str(tmp_path))) as meter, meter.window() as w:
+        (rail,) = meter.rails()
+        assert (rail.voltage_uv, rail.current_ua, rail.power_uw) == (5_000_000, 1_200_000, 6_000_000)
+    assert w.result.power_w == pytest.approx(6.0)
+
+
+def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        MeterError, match=r"no meter is usable here \(.*rapl: .*is not there.*`paceline-agent meter scan`"
+    ):
+        open_meter(sysfs_root=str(tmp_path))
+    with pytest.raises(MeterError, match="measures nothing"):
+        open_meter("none")
+    with pytest.raises(SettingsError, match="did you mean labels"):
+        open_meter("hwmon", label=["VDD_IN"])
+    with pytest.raises(SettingsError, match="did you mean hwmon"):
+        open_meter("hwmom")
