@@ -8,7 +8,6 @@ The first call fetches about 225 MB, of which 140 MB are the kernel's source for
 from __future__ import annotations
 
 import hashlib
-import io
 import lzma
 import os
 import re
@@ -130,7 +129,7 @@ def _unpack_drivers(deb: Path, place: Path) -> None:
         inner = next(member for member in tar if re.search(r"linux-source-[\d.]+\.tar\.xz$", member.name))
         stream = tar.extractfile(inner)
         assert stream is not None
-        with tarfile.open(fileobj=io.BufferedReader(stream), mode="r|xz") as source:  # type: ignore[type-var]
+        with tarfile.open(fileobj=stream, mode="r|xz") as source:
             left = {f"drivers/hwmon/{name}.c" for name in DRIVERS}
             for member in source:
                 if (name := member.name.partition("/")[2]) in left:
