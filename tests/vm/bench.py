@@ -31,6 +31,10 @@ class Rail:
         """From now on draw (microseconds, microamperes, millivolts), one after the other, again and again."""
         self._load.write_text("\n".join(" ".join(map(str, step)) for step in steps) + "\n", encoding="ascii")
 
+    def epoch_us(self) -> int:
+        """Return when the first of the present steps began."""
+        return int(self._load.read_text(encoding="ascii").split()[0])
+
     def truth(self, t_us: int) -> Truth:
         """Return the truth as of an instant of CLOCK_MONOTONIC that is past, and after the last change of the load."""
         self._truth.write_text(str(t_us), encoding="ascii")

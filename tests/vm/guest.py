@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One boot of the guest: QEMU without hardware help, the host's files read-only, one command, its answer as JSON.
 
-The answer comes over a virtio port named "answer", apart from the console, and only the console's last GUEST-RC line tells how the
-command ended: QEMU itself ends well whatever its guest did.
+The answer comes over a virtio port named "answer", apart from the console. How the command ended stands on the
+console's last GUEST-RC line alone: QEMU itself ends well whatever its guest did.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.vm import kernel
-from tests.vm.kernel import Kernel, Missing
+from . import kernel
+from .kernel import Kernel, Missing
 
 INIT = Path(__file__).with_name("init")
 MEMORY_MB = 1024

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from smbus2 import SMBus, i2c_msg
 
-from tests.vm.bench import BENCH, Rail, bus_number, fault
-from tests.vm.metered import metered
+from .bench import BENCH, Rail, bus_number, fault
+from .metered import metered
 
 INA219, INA3221, HWMON_INA219, HWMON_INA3221 = 0x40, 0x41, 0x44, 0x42
 ABSENT = 0x48
@@ -90,7 +90,8 @@ def ways_to_read() -> dict[str, object]:
 
 def ina219() -> dict[str, object]:
     """Lead an INA219 through its registers and flags."""
-    rail, found = Rail(f"{INA219:02x}"), {}
+    rail = Rail(f"{INA219:02x}")
+    found: dict[str, object] = {}
     with SMBus(bus_number()) as bus:
         chip = Chip(bus, INA219)
         chip.write(0, 0x8000)
@@ -254,7 +255,9 @@ def main() -> None:
         except Exception:
             answers[name] = {"broke": traceback.format_exc()}
         answers[name]["seconds"] = round(time.monotonic() - began, 2)
-    (port,) = (p.parent.name for p in Path("/sys/class/virtio-ports").glob("*/name") if p.read_text().strip() == "answer")
+    (port,) = (
+        p.parent.name for p in Path("/sys/class/virtio-ports").glob("*/name") if p.read_text().strip() == "answer"
+    )
     with Path("/dev", port).open("r+b", buffering=0) as out:
         left = json.dumps(answers).encode()
         while left:

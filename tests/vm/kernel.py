@@ -178,7 +178,10 @@ def _built(place: Path, source: Path, name: str) -> Path:
             for path in files:
                 shutil.copy(path, scratch)
             headers = place / "usr" / "src" / f"linux-headers-{place.name}"
-            _run(["make", "-C", str(headers), f"M={scratch}", f"-j{os.cpu_count()}", "modules"], BUILD_S)
+            command = ["make", "-C", str(headers), f"M={scratch}", f"-j{os.cpu_count()}", "modules"]
+            made = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
+            if made.returncode:  # a fault of the source, not something that is missing
+                raise RuntimeError(f"{name} does not build:\n{made.stderr}")
             kept.mkdir(parents=True, exist_ok=True)
             for built in Path(scratch).glob("*.ko"):
                 shutil.copy(built, kept)

@@ -36,6 +36,7 @@ static void restart(struct ina3221 *chip, int64_t now_us) {
     chip->is_converting = (chip->config & 3) != 0 && (chip->config & 0x7000) != 0;
     chip->is_converted = false;
     chip->began_us = now_us;
+    chip->turn = 0;
 }
 
 void ina3221_power_on(struct ina3221 *chip, int64_t now_us) {
@@ -74,22 +75,22 @@ static void convert(struct ina3221 *chip, struct ina3221_channel *channel, int64
 
 void ina3221_advance(struct ina3221 *chip, int64_t now_us) {
     while (chip->is_converting) {
-        int mode = chip->config & 7, i, n = 0;
+        int mode = chip->config & 7;
         int64_t shunt_us = mode & 1 ? time_us(chip, chip->config >> 3 & 7) : 0;
         int64_t bus_us = mode & 2 ? time_us(chip, chip->config >> 6 & 7) : 0;
 
-        for (i = 0; i < INA3221_CHANNELS; i++)
-            n += chip->config >> (14 - i) & 1;
-        if (chip->began_us + n * (shunt_us + bus_us) > now_us)
+        if (chip->turn == INA3221_CHANNELS) {
+            chip->turn = 0;
+            chip->is_converted = true;
+            chip->is_converting = mode > 4; /* the single-shot modes convert once */
+        } else if (!(chip->config >> (14 - chip->turn) & 1)) {
+            chip->turn++;
+        } else if (chip->began_us + shunt_us + bus_us > now_us) {
             return;
-        for (i = 0; i < INA3221_CHANNELS; i++) {
-            if (!(chip->config >> (14 - i) & 1))
-                continue;
-            convert(chip, &chip->channels[i], chip->began_us, shunt_us, bus_us);
+        } else {
+            convert(chip, &chip->channels[chip->turn++], chip->began_us, shunt_us, bus_us);
             chip->began_us += shunt_us + bus_us;
         }
-        chip->is_converted = true;
-        chip->is_converting = mode > 4; /* the single-shot modes convert once */
     }
 }
 

@@ -24,7 +24,8 @@ struct ina3221 {
     uint16_t valid[2];   /* 10, 11 */
     bool is_converted;   /* CVRF */
     bool is_converting;
-    int64_t began_us;    /* the cycle in progress */
+    int turn;         /* of which channel */
+    int64_t began_us; /* the conversion in progress: a shunt, then its bus voltage */
 };
 
 void ina3221_power_on(struct ina3221 *chip, int64_t now_us);
