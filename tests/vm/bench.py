@@ -46,6 +46,11 @@ def fault(address: int, name: str, value: int) -> None:
     (BENCH / f"{address:02x}" / name).write_text(str(value), encoding="ascii")
 
 
+def transferred(address: int, unit: str) -> int:
+    """Return how many "transfers" or "bytes" a chip has had since the module was loaded; addresses are not in it."""
+    return int((BENCH / f"{address:02x}" / unit).read_text(encoding="ascii"))
+
+
 def bus_number() -> int:
     """Return the number of the test module's adapter: another one may have come first."""
     (place,) = (p.parent for p in Path("/sys/class/i2c-dev").glob("i2c-*/name") if p.read_text().strip() == ADAPTER)

@@ -111,12 +111,14 @@ def ina219() -> dict[str, object]:
             chip.write(5, calibration)
             bus_word = chip.wait(2, 2)
             found[what] = [chip.read(1), bus_word, chip.read(4), chip.read(3), chip.read(0)]
-        chip.write(0, 0x3FFF)  # 136 ms a conversion
+        fault(INA219, "clock_permille", 4000)  # half a second a conversion, so that none ends unasked
+        chip.write(0, 0x3FFF)
         found["flag while converting"] = chip.read(2) & 2
         chip.wait(2, 2)
         found["flag after reading 02"] = chip.read(2) & 2
         chip.read(3)
         found["flag after reading 03"] = chip.read(2) & 2
+        fault(INA219, "clock_permille", 1000)
         chip.write(0, 0x399B)  # one conversion of both
         chip.wait(2, 2)
         chip.read(3)
@@ -152,10 +154,12 @@ def ina3221() -> dict[str, object]:
         chip.wait(0x0F, 1)
         found["rails"] = [chip.read(r) for r in range(1, 7)]
         found["sum"] = chip.read(0x0D)
-        chip.write(0, 0x4FFF)  # channel 1 alone, 8.2 ms, averaged over 1024
+        fault(INA3221, "clock_permille", 30_000)  # half a second a conversion, so that none ends unasked
+        chip.write(0, 0x4FFF)  # channel 1 alone, averaged over 1024
         rails[1].load([(1_000_000, 1_000_000, 5_000)])
         found["flag while converting"] = chip.read(0x0F) & 1
         chip.wait(0x0F, 1)
+        fault(INA3221, "clock_permille", 1000)
         found["disabled channel"] = chip.read(3)
         chip.write(0, 0x4004)
         chip.read(0x0F)
@@ -223,11 +227,16 @@ def powercap() -> dict[str, object]:
         found[zone.name] = [(zone / name).read_text(encoding="ascii").strip() for name in files]
     counter = root / "intel-rapl:0" / "energy_uj"
     found["mode"] = counter.stat().st_mode & 0o777
-    began, first = time.monotonic(), int(counter.read_text(encoding="ascii"))
-    time.sleep(0.3)
-    found["watts"] = (int(counter.read_text(encoding="ascii")) - first) * 1e-6 / (time.monotonic() - began)
+    counts, times = [], []
+    for pause_s in (0.3, 0.0):
+        times.append(time.monotonic())
+        counts.append(int(counter.read_text(encoding="ascii")))
+        times.append(time.monotonic())
+        time.sleep(pause_s)
+    found["joules"] = (counts[1] - counts[0]) * 1e-6
+    found["seconds, at least and at most"] = [times[2] - times[1], times[3] - times[0]]
     counter.write_text("0", encoding="ascii")
-    found["after a reset"] = int(counter.read_text(encoding="ascii"))
+    found["around a reset"] = [counts[1], int(counter.read_text(encoding="ascii"))]
     Rail("package-0").load([])
     return found
 

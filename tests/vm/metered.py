@@ -22,9 +22,10 @@ from paceline_agent import meters
 from paceline_agent.joules import Joules
 from paceline_agent.meters import Count, Meter, MeterSettings, Reading
 
-from .bench import Rail, bus_number, fault
+from .bench import Rail, bus_number, fault, transferred
 
 WINDOW_S = 3.0
+FAULT_WINDOW_S = 2.0
 PATIENCE_S = 30.0
 RARE = 1e-9  # how often chance alone may take a sampled load further off than allowed
 CLOCK = 0.1  # by which a conversion may be longer or shorter than a source takes it to be
@@ -39,7 +40,7 @@ class Metered:
     source: str
     settings: str  # the lines below [meter]; {bus} is the number of the adapter
     rails: tuple[Rail, ...]
-    amperes: float = 1.0  # at 5 V; the loads below are shares of it
+    amperes: float = 0.9373  # at 5 V, between two steps of each chip; the loads below are shares of it
     chip: int | None = None  # faults can be put upon it
 
 
@@ -70,8 +71,10 @@ LOADS: dict[str, Load] = {
 FAULTS: dict[str, tuple[tuple[str, int], ...]] = {  # (file, value) put upon the chip one after the other
     "nack": (("nack", 0xFFFFFFFF), ("nack", 0)),
     "reset": (("reset", 1),),
-    "stuck": (("stuck", 1), ("stuck", 0)),
+    "stuck": (("stuck", 2), ("stuck", 0)),
     "slow": (("slow_us", 3000), ("slow_us", 0)),
+    "SDA high": (("forced", 0xFFFF), ("forced", 0x10000)),
+    "SDA low": (("forced", 0x0000), ("forced", 0x10000)),
 }
 
 
@@ -137,12 +140,18 @@ class Measuring:
         """Return the module's truth about a window, and what no reader of these readings could have known of it."""
         pairs = [(rail.truth(t0_us), rail.truth(t1_us)) for rail in self.what.rails]
         took_us = sorted(self.recorded.took_us)
-        return {
+        return self._transferred() | {
             "read_us": [took_us[len(took_us) // 2], took_us[-1]],  # median and longest
             "delivered_uj": sum(after.delivered_nj - before.delivered_nj for before, after in pairs) / 1000,
             "converted_uj": sum(after.converted_nj - before.converted_nj for before, after in pairs) / 1000,
             "unseen_uj": self._unseen_uj(t0_us, t1_us) + self._late_uj(),
         }
+
+    def _transferred(self) -> dict[str, object]:
+        """Return what has gone over the bus since the module was loaded, of a chip that the agent reads itself."""
+        if self.what.chip is None:
+            return {}
+        return {name: transferred(self.what.chip, name) for name in ("transfers", "bytes")}
 
     def _late_uj(self) -> float:
         """Return what a count may be off because it is as of the end of a read and is dated to its beginning."""
@@ -200,11 +209,11 @@ def metered() -> dict[str, object]:
             at_work[name] = life.enter_context(Measuring(what))
             found[name] = {"source": at_work[name].joules.source}
         for label, pattern in LOADS.items():
-            for name, measured in _window(at_work, pattern, ()).items():
+            for name, measured in _window(at_work, pattern, (), WINDOW_S).items():
                 found[name][label] = measured
         with_chip = {name: one for name, one in at_work.items() if one.what.chip is not None}
         for label, steps in FAULTS.items() if with_chip else ():
-            for name, measured in _window(with_chip, LOADS["steady"], steps).items():
+            for name, measured in _window(with_chip, LOADS["steady"], steps, FAULT_WINDOW_S).items():
                 found[name][label] = measured
         for one in at_work.values():
             one.set(())
@@ -212,9 +221,9 @@ def metered() -> dict[str, object]:
 
 
 def _window(
-    at_work: dict[str, Measuring], pattern: Load, faults: Sequence[tuple[str, int]]
+    at_work: dict[str, Measuring], pattern: Load, faults: Sequence[tuple[str, int]], seconds: float
 ) -> dict[str, dict[str, object]]:
-    """Measure WINDOW_S with all meters at once, beginning when each has read something under the present load."""
+    """Measure for so long with all meters at once, beginning when each has read something under the present load."""
     for one in at_work.values():
         one.set(pattern)
         one.recorded.readings.clear()
@@ -224,11 +233,11 @@ def _window(
     for one in at_work.values():
         one.joules.open(t0_us)
     for name, value in faults:
-        _pump(at_work, WINDOW_S / (len(faults) + 1))
+        _pump(at_work, seconds / (len(faults) + 1))
         for one in at_work.values():
             if one.what.chip is not None:
                 fault(one.what.chip, name, value)
-    _pump(at_work, WINDOW_S / (len(faults) + 1))
+    _pump(at_work, seconds / (len(faults) + 1))
     t1_us = _edge(at_work)
     for one in at_work.values():
         one.joules.measure_split("vm", 1, t1_us)

@@ -82,7 +82,7 @@ void ina219_advance(struct ina219 *chip, int64_t now_us) {
                 chip->bus = (uint16_t)clamped(rounded(mv, 4), 0, chip->config & 0x2000 ? 8000 : 4000);
             compute(chip);
         }
-        chip->is_converted = true;
+        chip->is_converted |= chip->stuck < 2;
         chip->is_converting = mode > 4; /* the triggered modes convert once */
         chip->began_us = end_us;
     }

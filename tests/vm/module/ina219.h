@@ -10,7 +10,7 @@ struct ina219 {
     struct track track;
     uint32_t shunt_uohm;
     uint32_t clock_permille; /* length of conversions; 1000: the typical ones; the chip may be 10 % off */
-    uint32_t stuck; /* the results stay as they are, the flags go on */
+    uint32_t stuck; /* 1: the results stay as they are, the flags go on; 2: that stays too */
 
     uint16_t config, calibration;
     int16_t shunt; /* 10 uV */

@@ -81,7 +81,7 @@ void ina3221_advance(struct ina3221 *chip, int64_t now_us) {
 
         if (chip->turn == INA3221_CHANNELS) {
             chip->turn = 0;
-            chip->is_converted = true;
+            chip->is_converted |= chip->stuck < 2;
             chip->is_converting = mode > 4; /* the single-shot modes convert once */
         } else if (!(chip->config >> (14 - chip->turn) & 1)) {
             chip->turn++;

@@ -16,7 +16,7 @@ struct ina3221 {
     } channels[INA3221_CHANNELS];
     uint32_t shunt_uohm;     /* of all three */
     uint32_t clock_permille; /* length of conversions; 1000: the typical ones */
-    uint32_t stuck;          /* the results stay as they are, CVRF goes on */
+    uint32_t stuck;          /* 1: the results stay as they are, CVRF goes on; 2: that stays too */
     uint16_t die;            /* register FF */
 
     uint16_t config, mask;
