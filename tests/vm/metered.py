@@ -54,11 +54,12 @@ METERED = {
         (Rail("41", "1"), Rail("41", "3")),
         chip=0x41,
     ),
-    "hwmon, ina219": Metered("hwmon", 'labels = ["ina219@{bus}-0044/ch1"]', (Rail("44"),)),
+    "hwmon, ina219": Metered("hwmon", 'labels = ["ina219@{bus}-0044/ch1"]', (Rail("44"),), amperes=3.137),
     "hwmon, ina3221": Metered(
         "hwmon",
         'labels = ["ina3221@{bus}-0042/ch1", "ina3221@{bus}-0042/ch2"]',
         (Rail("42", "1"), Rail("42", "2")),
+        amperes=3.137,
     ),
 }
 
