@@ -5,12 +5,13 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CMAKE  := $(BIN)/cmake --log-level=WARNING -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S .
 
-.PHONY: help demo test check venv lint types core core-sanitized architecture clean
+.PHONY: help demo test test-vm check venv lint types core core-sanitized architecture clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train on an emulated fleet of eleven boards, compare three ways to divide the samples"
 	@echo "make test    all checks and all tests"
+	@echo "make test-vm sensors on a real kernel in a virtual machine; the first time it fetches 225 MB into build/vm"
 	@echo "make check   lint, formats, types, C warnings, import arrows, torch border"
 	@echo "make venv    only the set-up: .venv/ with everything at the versions of constraints.txt"
 	@echo "make clean   remove builds and caches; .venv/ and runs/ stay"
@@ -29,12 +30,16 @@ test: check core-sanitized
 	$(BIN)/ctest --test-dir build/core-sanitized --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest --ignore=tests/architecture
 
+# Needs qemu-system-x86, make and gcc; the kernel comes by apt and is built below build/vm, nothing is installed.
+test-vm: venv
+	PACELINE_VM_FETCH=1 $(BIN)/python -m pytest tests/vm
+
 check: lint types core architecture
 
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror $$(find core_c tests/core_c -name '*.[ch]')
+	$(BIN)/clang-format --dry-run -Werror $$(find core_c tests/core_c tests/vm -name '*.[ch]')
 
 types: venv
 	$(BIN)/mypy
