@@ -60,7 +60,7 @@ def test_a_second_in_which_nobody_listened_moves_nothing() -> None:
 
 
 def test_what_arrives_before_it_can_have_been_sent_moves_the_line_at_once() -> None:
-    clock, pairs = run(0, 1, 10)
+    clock, pairs = run(0, 1, 10.1)  # in the middle of a slot, where nothing is fitted
     device_us = pairs[-1][0] + 20_000
     clock.add(device_us, pairs[-1][1] + 20_000 - 5_000)
     assert clock.host_us(device_us) <= pairs[-1][1] + 20_000 - 5_000

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paceline_agent.meters import serial_frames as f
@@ -79,6 +79,9 @@ def test_stuffing_leaves_no_zero_and_comes_back(data: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
+@example(b"\x02\x00")
+@example(b"\x00")
+@example(b"\x03a")
 def test_whatever_is_unstuffed_is_what_was_stuffed_or_nothing(data: bytes) -> None:
     plain = f.unstuff(data)
     assert plain is None or f.stuff(plain) == data

@@ -137,8 +137,7 @@ def joules(readings: list[Reading]) -> tuple[Energy, int]:
 # Joules ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["energy", "mean"])
-@pytest.mark.parametrize("over", ["pty", "tcp"])
+@pytest.mark.parametrize(("over", "kind"), [("pty", "energy"), ("tcp", "mean")])
 def test_joules_of_a_drifting_jittering_peer_hold_their_bound(over: str, kind: str, tmp_path: Path) -> None:
     link = str(tmp_path / "meter") if over == "pty" else ""
     script = Script(link, PERIOD_MS * 1000, ppm=100, jitter_us=5_000, kind=kind)

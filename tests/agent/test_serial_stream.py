@@ -108,6 +108,32 @@ def test_joules_hold_their_bound_whatever_the_devices_clock_does(kind: Kind, ppm
     assert energy.flags == ()
 
 
+@pytest.mark.parametrize("ppm", [-300, 100])
+@pytest.mark.parametrize("seed", range(5))
+def test_instants_come_to_the_truth_and_each_reading_bears_what_the_clock_may_be_off(ppm: float, seed: int) -> None:
+    stream = Stream("mean", DELAY_US)
+    readings = feed(stream, Device("mean", ppm, seed).samples(1500))
+    assert stream.clock is not None
+    truth_us = [START_US + number * PERIOD_US for number in range(1500)][-len(readings) :]
+    for r, t_us in list(zip(readings, truth_us, strict=True))[-200:]:
+        assert -stream.clock.spread_us - 100 <= r.t1_us - t_us <= DELAY_US + stream.clock.spread_us + 100
+        assert r.error_uw >= r.power_uw * stream.clock.skew_error / 2
+        assert r.edge_uj >= (HIGH_UW - LOW_UW) * (DELAY_US + stream.clock.spread_us / 2) / 1e6
+
+
+def test_a_start_when_nobody_had_time_to_listen_is_made_good_bit_by_bit() -> None:
+    samples = Device("energy").samples(1500)
+    samples = [replace(s, arrival_us=s.arrival_us + 20_000) for s in samples[:150]] + samples[150:]
+    stream = Stream("energy", DELAY_US)
+    readings = feed(stream, samples)
+    assert readings[100].t1_us > START_US + 101 * PERIOD_US + 15_000
+    assert abs(readings[-1].t1_us - (START_US + 1499 * PERIOD_US)) < 2_000
+    assert stream.clock is not None
+    assert samples[-1].t_us is not None
+    assert abs(readings[-1].t1_us - stream.clock.host_us(samples[0].arrival_us + samples[-1].t_us)) <= 1, "all of it"
+    assert all(abs(r.t1_us - r.t0_us - PERIOD_US) < 0.03 * PERIOD_US for r in readings)
+
+
 @pytest.mark.parametrize("ppm", [-100, 100])
 def test_points_come_to_the_truth_within_what_a_period_can_hide(ppm: float) -> None:
     readings = feed(Stream("point", DELAY_US), Device("point", ppm).samples(1500))
@@ -242,12 +268,15 @@ def test_a_device_that_began_anew_adds_nothing_of_its_own() -> None:
 
 def test_a_reset_that_nobody_announced_is_seen_by_sequence_and_by_time() -> None:
     before = Device("energy", first_sequence=500, first_t_us=77_000_000).samples(200)
-    for first_sequence, first_t_us in ((0, 77_000_000 + 220 * PERIOD_US), (720, 0)):
+    on_us = 77_000_000 + 220 * PERIOD_US
+    for first_sequence, first_t_us in ((0, on_us), (720, 0), (720, on_us + 60_000_000)):
         device = Device("energy", first_sequence=first_sequence, first_t_us=first_t_us)
         stream = Stream("energy", DELAY_US)
         readings = feed(stream, before + device.samples(200, START_US + 220 * PERIOD_US))
         assert stream.health.resets == 1
+        assert stream.health.lost < 100
         assert all(LOW_UW - 1 <= r.power_uw <= HIGH_UW + 1 for r in readings)
+        assert abs(readings[-1].t1_us - (START_US + 419 * PERIOD_US)) < 5_000
 
 
 def test_a_stale_sample_is_no_reading_and_not_lost() -> None:
@@ -283,3 +312,15 @@ def test_a_counter_without_device_time_still_adds_up_exactly() -> None:
     readings = feed(Stream("energy", DELAY_US), samples)
     total_uj = sum(r.power_uw * (r.t1_us - r.t0_us) for r in readings) / 1e6
     assert abs(total_uj - (samples[-1].energy_nj or 0) / 1000) < 10
+
+
+def test_a_counter_that_falls_back_began_anew() -> None:
+    samples = [replace(s, t_us=None, sequence=None) for s in Device("energy").samples(200)]
+    again = [replace(s, arrival_us=s.arrival_us + 200 * PERIOD_US) for s in samples]
+    stream = Stream("energy", DELAY_US)
+    readings = feed(stream, samples + again)
+    assert stream.health.resets == 1
+    assert min(r.power_uw for r in readings) >= 0
+    both_ways = Stream("energy", DELAY_US, may_fall=True)
+    assert min(r.power_uw for r in feed(both_ways, samples + again)) < 0
+    assert both_ways.health.resets == 0
