@@ -248,6 +248,14 @@ def test_a_shunt_that_nobody_has_told_is_asked_about(tmp_path: Path) -> None:
     assert f"write its microohms to {folder / 'shunt_resistor'}" in finding.todo
 
 
+@pytest.mark.parametrize(("samples", "is_told"), [(1, False), (64, True)])
+def test_a_filter_that_smears_rounds_is_told_of(tmp_path: Path, samples: int, is_told: bool) -> None:
+    folder = ina3221(tmp_path, ("VDD_IN", "b", "c"))
+    put(folder / "samples", samples)
+    todo = next(finding.todo for finding in find(Where(tmp_path)) if finding.kind == "meter")
+    assert (f"write 1 to {folder / 'samples'}" in todo) == is_told
+
+
 # What fails ----------------------------------------------------------------------------------------------------------
 
 

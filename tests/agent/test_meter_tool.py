@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from paceline_agent.commands import program
+from paceline_agent.comparing import compare
 from paceline_agent.measuring import Measurement
-from paceline_agent.meter_tool import compare
 from paceline_agent.meters import MeterError
 from paceline_agent.meters.findings import Finding, Where, scan
 from paceline_agent.meters.replay import read_trace

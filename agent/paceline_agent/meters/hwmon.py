@@ -159,6 +159,11 @@ def _about(rail: RailFiles, seen: Rail, is_chosen: bool, flags: tuple[str, ...])
             f"its driver takes the shunt for 10 mohm, which is also what it takes when nobody has told it: with another"
             f" one (R100 is 100 mohm) write its microohms to {rail.shunt}"
         )
+    elif rail.chip == "ina3221" and sysfs.label(rail.folder / "samples") not in ("", "1"):
+        todo = (
+            "its average is a filter that carries joules from one round into the next:"
+            f" write 1 to {rail.folder / 'samples'}"
+        )
     elif shunt_uohm and abs(_scale_ppm(rail, shunt_uohm)) > 1_000:
         percent = _scale_ppm(rail, shunt_uohm) / 10_000
         todo = f"newer drivers round at this shunt, by {percent:+.1f} %: read the chip over I2C instead"
