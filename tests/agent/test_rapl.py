@@ -27,7 +27,7 @@ from paceline_agent.joules import Joules
 from paceline_agent.metering import MeterThread
 from paceline_agent.meters import Count, Domain, MeterError, MeterSettings, open_source
 from paceline_agent.meters.counting import POWER_MAX_W
-from paceline_agent.meters.rapl import Rapl
+from paceline_agent.meters.rapl import UPDATE_US, Rapl
 
 INTEL_UJ, AMD_UJ = 262_143_328_850, 65_532_610_987  # max_energy_range_uj at units of 61 035 and 15 258 nJ
 INTEL_MODULUS_UJ = 2**32 * 61_035 // 1000
@@ -61,7 +61,8 @@ def zone(root: Path, folder: str, name: str, count_uj: int = 0, range_uj: int = 
 
 
 def meter_at(root: Path, period_ms: int = 100, domains: tuple[Domain, ...] = ()) -> Rapl:
-    return Rapl(MeterSettings("rapl", period_ms, rapl_root=str(root), domains=domains), 0)
+    settings = MeterSettings("rapl", period_ms, rapl_root=str(root), domains=domains)
+    return Rapl(settings, 0, timer_us=lambda: 0)
 
 
 def watch(meter: Rapl, counters: dict[Path, list[int]]) -> list[Count]:
@@ -307,6 +308,19 @@ def test_a_period_that_could_hide_a_wrap_is_refused(powercap: Path) -> None:
     with pytest.raises(MeterError, match=r"period_ms = 60000 is too long for package-0.* 65532 J: use at most 16383"):
         meter_at(powercap, 60_000)
     assert meter_at(powercap, 16_383).source == "rapl/package-0"
+
+
+def test_a_slow_read_counts_in_its_middle_and_may_be_off_by_half_of_it(powercap: Path) -> None:
+    counter = zone(powercap, "intel-rapl:0", "package-0")
+    ticks = iter(range(0, 1_000_000, 10_000))  # each look at the clock is 10 ms later
+    slow = Rapl(MeterSettings("rapl", rapl_root=str(powercap)), 0, timer_us=lambda: next(ticks))
+    counts = watch(slow, {counter: [0, 1_000_000]})
+    assert [count.t_us for count in counts] == [15_000, PERIOD_US + 15_000]
+    quick = zone(powercap, "intel-rapl:1", "package-0", 0)
+    shutil.rmtree(counter.parent)
+    steady = watch(meter_at(powercap), {quick: [0, 1_000_000]})
+    peak_w = 1.0 / ((PERIOD_US + UPDATE_US) / 1e6)
+    assert counts[-1].error_uj - steady[-1].error_uj == pytest.approx(peak_w * 5_000, abs=2)
 
 
 # Readings that fail --------------------------------------------------------------------------------------------------

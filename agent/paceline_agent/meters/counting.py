@@ -72,9 +72,13 @@ class CounterSum:
         self._last = None
 
     def add(
-        self, t_us: int, counts_uj: Sequence[int], without: Collection[int] = (), flags: tuple[str, ...] = ()
-    ) -> list[Count]:
-        """Take one count of each, but for the places in `without`. Return one count, two with the first step."""
+        self, t_us: int, counts_uj: Sequence[int], without: Collection[int] = (), flags: tuple[str, ...] = (),
+        off_us: int = 0,
+    ) -> list[Count]:  # fmt: skip
+        """Take one count of each, but for the places in `without`. Return one count, two with the first step.
+
+        off_us: how far t_us may be from the instant at which a count was taken.
+        """
         fresh = _Sample(t_us, tuple(counts_uj), self._asleep())
         last, self._last = self._last, fresh
         step_uj = self._step(last, fresh, without) if last is not None else None
@@ -82,13 +86,13 @@ class CounterSum:
             if not self._begun:
                 return []  # a base: what was before is unknown
             self._count_uj -= 1
-            return [Count(t_us, self._count_uj, self._error_uj(), flags)]
+            return [Count(t_us, self._count_uj, self._error_uj(off_us), flags)]
         assert last is not None
         base = [] if self._begun else [Count(last.t_us, self._count_uj, flags=flags)]
         self._begun = True
         self._count_uj += step_uj
         self._peak_uw = max(self._peak_uw, step_uj * 1_000_000 // (t_us - last.t_us + self._update_us))
-        return [*base, Count(t_us, self._count_uj, self._error_uj(), flags)]
+        return [*base, Count(t_us, self._count_uj, self._error_uj(off_us), flags)]
 
     def _step(self, last: _Sample, fresh: _Sample, without: Collection[int]) -> int | None:
         if abs(fresh.asleep_us - last.asleep_us) > ASLEEP_US:
@@ -103,9 +107,11 @@ class CounterSum:
             total_uj += step_uj
         return total_uj
 
-    def _error_uj(self) -> int:
-        """How far a count may be from the moment's truth: its resolution, and one update at the highest power seen.
+    def _error_uj(self, off_us: int) -> int:
+        """How far a count may be from the moment's truth: its resolution, and the highest power seen for one update
+        and for off_us.
 
         How well the counter itself is calibrated is told by no maker, and so is not in it.
         """
-        return sum(counter.unit_uj + 1 for counter in self._counters) + self._peak_uw * self._update_us // 1_000_000
+        resolution_uj = sum(counter.unit_uj + 1 for counter in self._counters)
+        return resolution_uj + self._peak_uw * (self._update_us + off_us) // 1_000_000

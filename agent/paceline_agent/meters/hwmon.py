@@ -9,7 +9,6 @@ All chosen rails are read or none; a chip that was unplugged or has another numb
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,13 +50,13 @@ class Hwmon:
     """Readings are the sum of the chosen rails."""
 
     def __init__(
-        self, settings: MeterSettings, now_us: int, timer_us: Callable[[], int] | None = None,
+        self, settings: MeterSettings, now_us: int, timer_us: Callable[[], int] = sysfs.timer_us,
         asleep: Callable[[], int] = asleep_us,
     ) -> None:  # fmt: skip
         """`timer_us`: clock that times a read; the middle of it is the instant of the reading."""
         del now_us
         self._settings = settings
-        self._timer_us = timer_us or _timer_us
+        self._timer_us = timer_us
         self._asleep = asleep
         self._seen: tuple[Rail, ...] = ()
         self._rails, self._flags = self._look()
@@ -74,19 +73,21 @@ class Hwmon:
         """Return one reading; of a counter one count, two with the first one. Raises MeterError."""
         if self._sum is not None and not self._sum.is_due(now_us):
             return []
-        begin_us = self._timer_us()
+        called_us = self._timer_us()
         try:
             if self._lost or not all(rail.is_itself() for rail in self._rails):
                 self._find_again()
+            begin_us = self._timer_us()
             rails = self._take()
         except sysfs.GoneError:
             self._lost = True
             if self._sum is not None:
                 self._sum.forget()  # who was unplugged may count anew
             raise
-        t_us = now_us + (self._timer_us() - begin_us) // 2
+        half_us = (self._timer_us() - begin_us) // 2
+        t_us = now_us + begin_us - called_us + half_us
         if self._sum is not None:
-            return self._sum.add(t_us, [rail.energy_uj or 0 for rail in rails], (), self._flags)
+            return self._sum.add(t_us, [rail.energy_uj or 0 for rail in rails], (), self._flags, half_us)
         power_uw = sum(rail.power_uw or 0 for rail in rails)
         flags = self._flags
         if any((rail.power_uw or 0) < 0 for rail in rails):
@@ -230,7 +231,3 @@ def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int) -> int:
             current_error_ua += current_ua * abs(_scale_ppm(files, shunt_uohm)) / 1e6
     both = current_error_ua * voltage_error_uv
     return math.ceil((voltage_uv * current_error_ua + current_ua * voltage_error_uv + both) / 1e6)
-
-
-def _timer_us() -> int:
-    return time.monotonic_ns() // 1000

@@ -23,11 +23,14 @@ TWIN_UJ = 2 * POWER_MAX_W * UPDATE_US  # by so much may one counter seem to diff
 class Rapl:
     """Readings are counts: the sum over all domains, unwrapped, from an arbitrary base on."""
 
-    def __init__(self, settings: MeterSettings, now_us: int, asleep: Callable[[], int] = asleep_us) -> None:
+    def __init__(
+        self, settings: MeterSettings, now_us: int, asleep: Callable[[], int] = asleep_us,
+        timer_us: Callable[[], int] = sysfs.timer_us,
+    ) -> None:  # fmt: skip
         del now_us  # a counter has no use for the time before its first reading
         self._root = root_of(settings)
         self._kinds: Sequence[str] = settings.domains
-        self._asleep = asleep
+        self._asleep, self._timer_us = asleep, timer_us
         self._domains = find_domains(self._root, self._kinds)
         for zone in self._zones():
             _check_period(zone, settings.period_ms)
@@ -41,9 +44,12 @@ class Rapl:
         """Return one count, two with the first one. Raises MeterError."""
         if not self._sum.is_due(now_us):
             return []  # the counter has not moved yet
-        counts_uj = self._counts()
+        called_us = self._timer_us()
+        counts_uj, begin_us, end_us = self._counts()
         mirrors = self._mirrors(counts_uj)
-        return self._sum.add(now_us, counts_uj, mirrors, ("mirrored",) if mirrors else ())
+        half_us = (end_us - begin_us) // 2
+        t_us = now_us + begin_us - called_us + half_us
+        return self._sum.add(t_us, counts_uj, mirrors, ("mirrored",) if mirrors else (), half_us)
 
     def activity(self, t_us: int, active: bool) -> None:
         """A counter has no use for it."""
@@ -57,12 +63,16 @@ class Rapl:
     def _zones(self) -> Iterator[Zone]:
         return (zone for domain in self._domains for zone in domain.zones)
 
-    def _counts(self) -> list[int]:
-        """Read all zones or none. A base outlives a failed read, but not a counter that was out of sight."""
+    def _counts(self) -> tuple[list[int], int, int]:
+        """Read all zones or none; return counts, and when that began and ended by the timer.
+
+        A base outlives a failed read, but not a counter that was out of sight.
+        """
         try:
             if self._lost or not all(zone.is_itself() for zone in self._zones()):
                 self._find_again()
-            return [_count_uj(zone) for zone in self._zones()]
+            begin_us = self._timer_us()
+            return [_count_uj(zone) for zone in self._zones()], begin_us, self._timer_us()
         except sysfs.GoneError:
             self._sum.forget()
             self._lost = True
