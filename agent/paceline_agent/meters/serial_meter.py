@@ -29,8 +29,8 @@ class SerialMeter:
         self._heard_us = max(now_us, self._port.opened_us)  # the last sensible thing, or the beginning
         self._bytes = 0  # since then
         delay_us = round(settings.delay_ms * 1000)
-        self._speech: _Frames | _Lines = (
-            _Frames(settings, delay_us) if settings.format == "frames" else _Lines(settings, delay_us)
+        self._speech: Frames | Lines = (
+            Frames(settings, delay_us) if settings.format == "frames" else Lines(settings, delay_us)
         )
 
     @property
@@ -93,7 +93,7 @@ class SerialMeter:
         )
 
 
-class _Frames:
+class Frames:
     """Our own format."""
 
     expects = "a reading after an IDENT"
@@ -195,7 +195,7 @@ class _Frames:
         self._energies = counts
 
 
-class _Lines:
+class Lines:
     """Meters that print."""
 
     ident: frames.Ident | None = None
