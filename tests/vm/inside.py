@@ -17,7 +17,7 @@ from pathlib import Path
 from smbus2 import SMBus, i2c_msg
 
 from .bench import BENCH, Rail, bus_number, fault
-from .metered import metered
+from .metered import metered, refused
 
 INA219, INA3221, HWMON_INA219, HWMON_INA3221 = 0x40, 0x41, 0x44, 0x42
 ABSENT = 0x48
@@ -249,6 +249,7 @@ CHECKS: dict[str, Callable[[], object]] = {
     "faults": faults,
     "hwmon": hwmon,
     "powercap": powercap,
+    "refused": refused,
     "metered": metered,
 }
 

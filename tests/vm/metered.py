@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import select
 import time
 from collections.abc import Sequence
@@ -20,13 +21,14 @@ from paceline import machine as m
 from paceline.settings import load
 from paceline_agent import meters
 from paceline_agent.joules import Joules
-from paceline_agent.meters import Count, Meter, MeterSettings, Reading
+from paceline_agent.meters import Count, Meter, MeterError, MeterSettings, Reading
 
 from .bench import Rail, bus_number, fault, transferred
 
 WINDOW_S = 3.0
 FAULT_WINDOW_S = 2.0
 PATIENCE_S = 30.0
+NOBODY = 65534
 RARE = 1e-9  # how often chance alone may take a sampled load further off than allowed
 CLOCK = 0.1  # by which a conversion may be longer or shorter than a source takes it to be
 
@@ -219,6 +221,25 @@ def metered() -> dict[str, object]:
         for one in at_work.values():
             one.set(())
     return dict(found)
+
+
+def refused() -> dict[str, object]:
+    """Return source -> what a user without rights is told when it is opened; None: it opens."""
+    found: dict[str, object] = {}
+    for name, what in METERED.items():
+        if what.source not in meters.SOURCES:
+            continue
+        with Measuring(what):  # once with rights: all modules are loaded now, from folders that may be closed later
+            pass
+        os.seteuid(NOBODY)
+        try:
+            with Measuring(what):
+                found[name] = None
+        except MeterError as error:
+            found[name] = str(error)
+        finally:
+            os.seteuid(0)
+    return found
 
 
 def _window(

@@ -162,6 +162,16 @@ def test_each_source_of_this_agent_was_measured(answers: dict[str, Any]) -> None
     assert "rapl" in MEASURED
 
 
+def test_a_user_without_rights_is_told_which_file_is_closed(answers: dict[str, Any]) -> None:
+    refused = found(answers, "refused")
+    closed = {"rapl": "energy_uj", "ina219": "/dev/i2c-", "ina3221": "/dev/i2c-"}  # what hwmon shows is for all
+    for name in MEASURED:
+        if name in closed:
+            assert closed[name] in (refused[name] or ""), refused
+        else:
+            assert refused[name] is None, refused
+
+
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("name", MEASURED)
 def test_joules_are_true_within_their_bound(answers: dict[str, Any], name: str, load: str) -> None:
