@@ -221,9 +221,9 @@ class Measuring:
 
     def _see(self, window: Window, reading: Reading | Count) -> None:
         begin_us, t_us = (reading.t_us,) * 2 if isinstance(reading, Count) else (reading.t0_us, reading.t1_us)
-        if isinstance(reading, Count):
-            window.edge_uj = max(window.edge_uj, reading.error_uj)
-        else:
+        edge_uj = reading.error_uj if isinstance(reading, Count) else reading.edge_uj
+        window.edge_uj = max(window.edge_uj, edge_uj)
+        if not isinstance(reading, Count):
             window.spread.add(reading)  # the one after the end, too: power ran towards it
         if t_us <= window.start_us or (window.end_us is not None and t_us > window.end_us):
             return
