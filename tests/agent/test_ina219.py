@@ -147,6 +147,20 @@ def test_the_bound_holds_for_any_chip_and_resistor_within_their_specifications(
     assert reading.error_uw <= abs(true_uw) * 4 // 100 + 2_600 * bus_mv // 1000 * 1000 + 20_000, "and is not idle talk"
 
 
+@pytest.mark.parametrize(("range_mv", "offset_uv"), [(40, 106), (80, 131), (160, 171), (320, 241)])
+def test_the_bound_is_reached_where_all_is_at_its_worst(
+    bench: Callable[..., Bench], range_mv: int, offset_uv: int
+) -> None:
+    """Offset, its drift and half a step of the converter, but for the 5 uV of the model's own rounding."""
+    shares = []
+    for milliamps in (20, 33, 47, 153, 389):
+        wrong = (-offset_uv, Fraction(99, 100), Fraction(99, 100))
+        b = bench(Ina219Model(steady(milliamps, 5_003), wrong=wrong, true_uohm=99_000))
+        reading = b.run(b.meter(MeterSettings("ina219", shunt_ohm=0.1, range_mv=range_mv)), 0.2)[-1]  # type: ignore[arg-type]
+        shares.append((milliamps * 5_003 - reading.power_uw) / reading.error_uw)
+    assert 0.9 < max(shares) <= 1.0
+
+
 @pytest.mark.parametrize(
     ("range_mv", "config", "full_ma"), [(40, 0x21FF, 400), (80, 0x29FF, 800), (160, 0x31FF, 1600), (320, 0x39FF, 3200)]
 )

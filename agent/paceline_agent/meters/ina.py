@@ -65,10 +65,9 @@ def bound_uw(shunt_uv: int, bus_mv: int, shunt_uohm: int, spec: Spec, tolerance_
     That is all errors at their maxima and in the same direction, up, where they weigh most.
     """
     shunt, bus = abs(shunt_uv), abs(bus_mv) * 1000  # microvolts; their product over microohms is microwatts
-    most_shunt = shunt * (1_000_000 + spec.shunt_ppm) + spec.shunt_uv * 1_000_000
-    most_bus = bus * (1_000_000 + spec.bus_ppm) + spec.bus_uv * 1_000_000
-    most = most_shunt * most_bus // (shunt_uohm * (1_000_000 - tolerance_ppm) * 1_000_000)
-    return most - shunt * bus // shunt_uohm + 1
+    least = (1_000_000 - spec.shunt_ppm) * (1_000_000 - spec.bus_ppm) * (1_000_000 - tolerance_ppm)  # of 10^18
+    most = (shunt + spec.shunt_uv) * (bus + spec.bus_uv) * 10**18 // (shunt_uohm * least)
+    return most - shunt * bus // shunt_uohm + 2
 
 
 def shown(

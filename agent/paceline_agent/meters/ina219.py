@@ -135,12 +135,11 @@ class _Chip:
             return None
         shunt = self._bus.read(address, SHUNT)
         before_us = self._conversions.end_us
-        late = shunt.after_us - bus.after_us > self._cycle_us // 8  # so slow that the next conversion may have ended
         power = self._bus.read(address, POWER)
         if not self.config.holds():
             self._lost()
             return None
-        end_us = self._conversions.ended(bus.before_us, shunt.after_us if late else bus.after_us)
+        end_us = self._conversions.ended(bus.before_us, shunt.after_us)  # the next one may have ended in between
         self._conversions.clear(power.before_us)
         self.due_us = self._conversions.due_us(power.after_us)
         decoded = core.ina219(self.config.value, shunt.wire, bus.wire, self.rail.shunt_uohm)
