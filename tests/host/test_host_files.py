@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import KeyFileError, SettingsError, StorageError
+from paceline.errors import SettingsError, StorageError
 from paceline_host import tickets
 from paceline_host.host_config import WHERE, HostConfig, load_host, load_operator, make_host
 from paceline_host.keyring import Keyring, changed
@@ -93,10 +93,16 @@ def test_a_keyring_sees_what_changes_and_tells_a_fault_once(home: Path) -> None:
     assert now is not None
     assert now.boards == {"pi": key}
     public.write_text("nonsense\n", encoding="ascii")
-    with pytest.raises(KeyFileError, match="not a key"):
-        ring.look()
+    other = home / "keys" / "boards" / "nano.pub"
+    other.write_text(key + "\n", encoding="ascii")
+    now = ring.look()
+    assert now is not None
+    assert now.boards == {"nano": key}, "a file that holds no key keeps nobody else out"
+    (fault,) = ring.faults
+    assert "pi.pub: not a key" in fault
     assert ring.look() is None
     public.unlink()
+    other.unlink()
     now = ring.look()
     assert now is not None
     assert now.boards == {}
