@@ -65,8 +65,7 @@ def test_the_total_is_what_counts_or_what_was_chosen() -> None:
 
 
 def test_what_is_not_fresh_is_no_reading_and_what_is_at_the_end_of_the_scale_is_told() -> None:
-    plain: tuple[tuple[int, ...], ...] = ((100,),)
-    values = [*[plain] * 30, ((9999,),), plain]
+    values = [((9999 if number == 30 else 100,),) for number in range(COUNT)]
     speech, readings = hear((POWER,), values, {30: f.STALE, 40: f.SATURATED, 41: f.SATURATED})
     assert {r.power_uw for r in readings} == {2_000_000}
     assert speech.stream is not None
