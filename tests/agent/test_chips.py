@@ -21,6 +21,7 @@ from paceline_agent.metering import MeterThread
 from paceline_agent.meters import Meter, MeterError, MeterSettings, RailSettings, Reading, open_source
 from paceline_agent.meters.bus import I2cBus, now_us
 from paceline_agent.meters.chips import probe
+from paceline_agent.meters.findings import Where, scan
 from paceline_agent.meters.ina import Sum
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -104,6 +105,13 @@ def test_chips_are_told_apart_by_reading_alone(tmp_path: Path, monkeypatch: pyte
     (path := tmp_path / "i2c-3").touch()
     install({path: adapter}, monkeypatch.setattr)
     found = {chip.address: (chip.source, chip.about) for chip in probe(I2cBus(str(path), adapter.clock))}
+    told = [finding for finding in scan(Where(tmp_path, tmp_path, "3")) if finding.kind == "rail"]
+    assert [(each.source, each.usable, dict(each.settings)) for each in told if each.usable] == [
+        ("ina3221", True, {"bus": str(path), "address": 0x41}),
+        ("ina219", True, {"bus": str(path), "address": 0x40}),
+    ]
+    assert len(told) == 5
+    assert not [each for each in scan(Where(tmp_path, tmp_path, "4")) if each.kind == "rail"], "another bus"
     assert list(found) == [0x40, 0x41, 0x42, 0x44, 0x45]
     assert [source for source, _ in found.values()] == ["ina219", "ina3221", "", "", ""]
     assert "INA226" in found[0x42][1]

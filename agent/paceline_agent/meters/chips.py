@@ -7,10 +7,13 @@ whatever else answers is told as unknown.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline_agent.meters import MeterError
-from paceline_agent.meters.bus import Bus
+from paceline_agent.meters.bus import Bus, I2cBus
+from paceline_agent.meters.findings import Finding, Where, refused
 
 ADDRESSES = range(0x40, 0x50)  # INA219; an INA3221 has the first four of them
 TI, DIES = 0x5449, {0x3220: "ina3221", 0x2260: "INA226, which has no source here yet"}
@@ -55,3 +58,26 @@ def _identified(bus: Bus, address: int) -> Chip:
     if config == POWER_ON or config in OURS:
         return Chip(address, "ina219", "INA219 by its configuration")
     return Chip(address, "", f"answers, register 00 is 0x{config:04x}: an INA219 that others have set, or another chip")
+
+
+def find(where: Where) -> Iterator[Finding]:
+    """Tell of the chips on the buses that may be opened. What a shunt is, and what it feeds, only a user knows."""
+    wanted = where.i2c_bus.rpartition("-")[2]
+    for path in sorted(where.dev_root.glob("i2c-*")):
+        if wanted not in ("", path.name.rpartition("-")[2]) or not os.access(path, os.R_OK | os.W_OK):
+            continue
+        try:
+            bus = I2cBus(str(path))
+            chips = probe(bus)
+            bus.close()
+        except MeterError as error:
+            yield refused("i2c", str(path), error)
+            continue
+        for chip in chips:
+            name = f"{path.name}/0x{chip.address:02x}"
+            if chip.source:
+                keys = {"bus": str(path), "address": chip.address}
+                todo = "set shunt_ohm to the ohms of its resistor (R100 is 0.1)"
+                yield Finding("rail", chip.source, name, True, chip.about, todo, keys)
+            else:
+                yield Finding("rail", "i2c", name, False, chip.about)

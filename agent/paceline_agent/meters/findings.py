@@ -18,6 +18,7 @@ from paceline_agent.meters import SOURCES, MeterError
 PREFERRED = ("hwmon", "ina3221", "ina219", "serial", "power_supply", "rapl")
 
 
+PLACES = ("paceline_agent.meters.chips", "paceline_agent.meters.ports")  # asked too, though they are no sources
 Kind = Literal["meter", "rail", "bus", "port"]  # rail: usable, but only a user knows of what it is a part
 KINDS = get_args(Kind)
 
@@ -52,7 +53,7 @@ def refused(source: str, name: str, error: MeterError) -> Finding:
 def scan(where: Where) -> list[Finding]:
     """Return what all sources find, usable meters first. A source that fails in whatever way hides no other one."""
     found: list[Finding] = []
-    modules = dict.fromkeys([*(target.split(":")[0] for target in SOURCES.values()), "paceline_agent.meters.ports"])
+    modules = dict.fromkeys([*(target.split(":")[0] for target in SOURCES.values()), *PLACES])
     for module in modules:
         find = getattr(importlib.import_module(module), "find", None)
         if find is not None:
