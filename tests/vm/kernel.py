@@ -49,10 +49,10 @@ def ready(fetch: bool) -> Kernel:
     Raises Missing.
     """
     CACHE.mkdir(parents=True, exist_ok=True)
-    kept = sorted(path.parent for path in CACHE.glob("*/complete"))
+    kept = sorted((path.stat().st_mtime_ns, path.parent) for path in CACHE.glob("*/complete"))
     if not kept and not fetch:
         raise Missing("the guest's kernel is not in build/vm yet: make test-vm fetches and builds it (225 MB)")
-    place = kept[-1] if kept else _fetched()
+    place = kept[-1][1] if kept else _fetched()
     version = place.name
     modules = _stock(place) + [_built(place, place / "hwmon", name) for name in DRIVERS]
     modules.append(_built(place, MODULE_SOURCE, "paceline_bench"))
@@ -133,9 +133,9 @@ def _unpack_drivers(deb: Path, place: Path) -> None:
             left = {f"drivers/hwmon/{name}.c" for name in DRIVERS}
             for member in source:
                 if (name := member.name.partition("/")[2]) in left:
-                    content = source.extractfile(member)
-                    assert content is not None
-                    (place / Path(name).name).write_bytes(content.read())
+                    driver = source.extractfile(member)
+                    assert driver is not None
+                    (place / Path(name).name).write_bytes(driver.read())
                     left.remove(name)
                 if not left:
                     break

@@ -76,6 +76,7 @@ FAULTS: dict[str, tuple[tuple[str, int], ...]] = {  # (file, value) put upon the
     "reset": (("reset", 1),),
     "stuck": (("stuck", 2), ("stuck", 0)),
     "slow": (("slow_us", 3000), ("slow_us", 0)),
+    "clock": (("clock_permille", 1100), ("clock_permille", 900), ("clock_permille", 1000)),  # as far as it may be off
     "SDA high": (("forced", 0xFFFF), ("forced", 0x10000)),
     "SDA low": (("forced", 0x0000), ("forced", 0x10000)),
 }
@@ -157,7 +158,10 @@ class Measuring:
         return {name: transferred(self.what.chip, name) for name in ("transfers", "bytes")}
 
     def _late_uj(self) -> float:
-        """Return what a count may be off because it is as of the end of a read and is dated to its beginning."""
+        """Return what a count may be off because it is as of the end of a read and is dated to its beginning.
+
+        A source that has this in its bound needs no such allowance: take it away then.
+        """
         if not self.recorded.readings or not isinstance(self.recorded.readings[0], Count):
             return 0.0
         most_w = max(abs(ua * mv) * 1e-9 * len(self.what.rails) for _, ua, mv in self.steps)
