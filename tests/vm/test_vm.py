@@ -187,12 +187,11 @@ def test_joules_are_true_within_their_bound(answers: dict[str, Any], name: str, 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_what_a_source_measures_follows_the_load(answers: dict[str, Any], name: str) -> None:
-    """A stuck value would be right for one load and wrong for the others."""
+    """A stuck value would be right for one load and wrong for the other. (Bursts are a matter of chance to some.)"""
     windows = found(answers, "metered")[name]
-    for load in ("bursty", "stepped"):
-        measured = windows[load]["energy_uj"] / windows["steady"]["energy_uj"]
-        true = windows[load]["converted_uj"] / windows["steady"]["converted_uj"]
-        assert measured == pytest.approx(true, rel=0.4), describe(name, load, windows[load])
+    measured, true = (windows["stepped"][of] / windows["steady"][of] for of in ("energy_uj", "converted_uj"))
+    assert true < 0.8
+    assert measured == pytest.approx(true, rel=0.2), describe(name, "stepped", windows["stepped"])
 
 
 def test_a_counter_that_wraps_loses_nothing(answers: dict[str, Any]) -> None:
