@@ -138,4 +138,4 @@ def test_killed_at_every_write_and_after_every_message_a_daemon_takes_up_its_run
     with ThreadPoolExecutor(GROUPS) as pool:
         faults = [text for found in pool.map(group, range(GROUPS)) for text in found]
     assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults)
-    assert len(missed) <= len(tried) / 10, f"these points did not come again: {missed}"
+    assert len(missed) <= max(2, len(tried) // 10), f"these points did not come again: {missed}"

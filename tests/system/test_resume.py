@@ -131,7 +131,7 @@ def test_killed_at_every_write_and_after_every_message_a_run_resumes_to_the_same
     with ThreadPoolExecutor(2) as pool:
         faults = [text for text in pool.map(outcome, points) if text]
     assert not faults, f"{len(faults)} of {len(points)} points:\n" + "\n".join(faults)
-    assert len(missed) <= len(points) / 10, f"these points did not come again: {missed}"
+    assert len(missed) <= max(2, len(points) // 10), f"these points did not come again: {missed}"
 
 
 def test_a_host_that_is_killed_again_and_again_comes_to_the_same_end(
