@@ -3,10 +3,10 @@
 
     python mortal_host.py LIST|POINT|full@POINT FILE paceline-arguments...
 
-A point is an event of the host and how often it has happened: "commit:3" (about to commit for the third time),
-"committed:3", "said:assign:1", "heard:result:2". With LIST each is appended to FILE as it goes by; at POINT the process
-gets SIGKILL, which nothing can catch, and FILE has the point's name; at full@POINT the disk that holds FILE is filled
-to the last byte by FILE, and the process goes on. No report is made: it is not what is tried here.
+A point is an event of the host and how often it has happened: "commit-StoreResult:3" (about to commit the third
+result), "committed-StoreResult:3", "said:assign:1", "heard:result:2". With LIST each is appended to FILE as it goes by;
+at POINT the process gets SIGKILL, which nothing can catch, and FILE has the point's name; at full@POINT the disk that
+holds FILE is filled to the last byte by FILE, and the process goes on. No report is made: it is not what is tried here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from paceline_host.commands import report
 from paceline_host.journal import Journal
 from paceline_host.link import HostLink
 from paceline_host.server import Server
+from paceline_host.steps import Note
+from paceline_host.store import Store
 
 TARGET, FILE = sys.argv[1], sys.argv[2]
 seen: Counter[str] = Counter()
@@ -63,6 +65,7 @@ def patch() -> None:
     """Let the journal and the link tell what they do."""
     transaction, send_to, hear = Journal.transaction, HostLink.send_to, Server._hear
     save_ticket, tickets.save = tickets.save, lambda *arguments: ticketed(*arguments)
+    batch: list[str] = []  # what the store's present transaction holds
     append, save = Journal._append, checkpoint.save
 
     @contextmanager
@@ -71,9 +74,26 @@ def patch() -> None:
         with transaction(journal):
             yield
             if not inner:
-                passing("commit")
+                pass_each("commit")
         if not inner:
-            passing("committed")
+            pass_each("committed")
+            batch.clear()
+
+    def pass_each(event: str) -> None:
+        """Tell of a commit by what is in it: how many there are, and what falls together in one, is chance."""
+        for what in batch or ["other"]:
+            passing(f"{event}-{what}")
+
+    def watched_job(name: str, job_of: Callable[..., Any]) -> Callable[..., Any]:
+        def work(store: Store, job: Any) -> Any:
+            batch.append(name)
+            return job_of(store, job)
+
+        return work
+
+    for action, job_of in list(Store._JOBS.items()):
+        if action is not Note:
+            Store._JOBS[action] = watched_job(action.__name__, job_of)
 
     def said(link: HostLink, route: bytes, header: bytes, payload: Any = b"") -> bool:
         sent = send_to(link, route, header, payload)

@@ -28,12 +28,9 @@ CHUNKY = {"ballast": 12_000}  # 48 kB: too large to travel with other messages
 BOARDS = {"fast": Declared(speed=4.0), "middle": Declared(speed=2.0), "slow": Declared(speed=1.0)}
 
 
-class NeverCame(Exception):
-    """A run went by without this point: how many commits it needs depends on what falls together."""
-
-
 def chosen(points: Sequence[str]) -> list[str]:
     """Return every write to the disk, and the first and the last message of each kind; of these each EVERYth."""
+    points = [point for point in points if point.partition(":")[2][:5] not in ("ping:", "pong:")]  # these are chance
     last: dict[str, str] = {}
     for point in points:
         last[point.rpartition(":")[0]] = point
@@ -94,10 +91,7 @@ def kill_and_resume(
         command: list[str | Path] = ["run", experiment, "--runs-dir", runs]
         for point in points:
             died = folder / f"died-{point.replace(':', '-')}"
-            status = mortal(bench, point, died, *command, *arguments)
-            if status == 0:
-                raise NeverCame(point)
-            assert status == KILLED, f"{point}: status {status}"
+            assert mortal(bench, point, died, *command, *arguments) == KILLED, f"never came to {point}"
             assert died.read_text(encoding="utf-8") == f"{point}\n"
             assert kept <= counted(run / policy)
             kept = counted(run / policy)
@@ -114,16 +108,18 @@ def test_killed_at_every_write_and_after_every_message_a_run_resumes_to_the_same
     points, wanted = unbroken
     kinds = {point.rpartition(":")[0] for point in points}
     points = chosen(points)
-    assert {"commit", "committed", "said:chunk", "heard:chunk", "said:answer", "heard:commit"} <= kinds
-
-    missed: list[str] = []
+    assert {
+        "commit-StoreResult",
+        "committed-FinishRound",
+        "said:chunk",
+        "heard:chunk",
+        "said:answer",
+        "heard:commit",
+    } <= kinds
 
     def outcome(point: str) -> str:
         try:
             got = kill_and_resume(tmp_path / point.replace(":", "-"), [point])
-        except NeverCame:
-            missed.append(point)
-            return ""
         except AssertionError as error:
             return f"{point}: {error}"
         return "" if got == wanted else f"{point}: other models: {got} instead of {wanted}"
@@ -131,13 +127,19 @@ def test_killed_at_every_write_and_after_every_message_a_run_resumes_to_the_same
     with ThreadPoolExecutor(2) as pool:
         faults = [text for text in pool.map(outcome, points) if text]
     assert not faults, f"{len(faults)} of {len(points)} points:\n" + "\n".join(faults)
-    assert len(missed) <= max(2, len(points) // 10), f"these points did not come again: {missed}"
 
 
 def test_a_host_that_is_killed_again_and_again_comes_to_the_same_end(
     unbroken: tuple[list[str], list[str | None]], tmp_path: Path
 ) -> None:
-    kills = ["committed:1", "said:assign:2", "heard:commit:1", "commit:3", "said:answer:1", "committed:2"]
+    kills = [
+        "committed-StoreSlices:1",
+        "said:assign:2",
+        "heard:commit:1",
+        "commit-StoreResult:1",
+        "said:answer:1",
+        "committed-StoreResult:2",
+    ]
     assert kill_and_resume(tmp_path, kills) == unbroken[1]
 
 
@@ -161,7 +163,12 @@ def test_with_replayed_reports_an_adaptive_run_that_was_killed_gives_the_same_mo
     reports = tmp_path / "first" / "runs" / "exp-001"
     again = kill_and_resume(tmp_path / "again", [], "--replay-reports", reports, policy="time", rounds=4)
     killed = kill_and_resume(
-        tmp_path / "killed", ["said:answer:5", "committed:4"], "--replay-reports", reports, policy="time", rounds=4
+        tmp_path / "killed",
+        ["said:answer:5", "committed-FinishRound:1"],
+        "--replay-reports",
+        reports,
+        policy="time",
+        rounds=4,
     )
     assert again == wanted
     assert killed == wanted

@@ -48,7 +48,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[
         listed = bench.folder / "points"
         assert mortal(bench, "LIST", listed, "run", experiment, "--runs-dir", bench.folder / "runs") == 0
         points = listed.read_text(encoding="utf-8").split()
-        writes = [point for point in points if point.partition(":")[0] in ("commit", "spool", "checkpoint")]
+        writes = [
+            point for point in points if point.partition(":")[0].partition("-")[0] in ("commit", "spool", "checkpoint")
+        ]
         return writes, models(bench.folder / "runs" / "exp-001" / "equal")
 
 
@@ -57,7 +59,7 @@ def test_whenever_the_disk_is_full_the_journal_is_whole_and_the_run_goes_on_once
     unbroken: tuple[list[str], list[str | None]], tmp_path: Path
 ) -> None:
     points, wanted = unbroken
-    assert {point.partition(":")[0] for point in points} == {"commit", "spool", "checkpoint"}
+    assert {point.partition(":")[0].partition("-")[0] for point in points} == {"commit", "spool", "checkpoint"}
     chosen = points[::EVERY]
     for point in chosen:
         with small_disk(tmp_path / point.replace(":", "-")) as disk, Bench(disk) as bench:
@@ -80,7 +82,7 @@ def test_a_full_disk_is_told_in_one_sentence_with_what_to_do(tmp_path: Path) -> 
     with small_disk(tmp_path / "disk") as disk, Bench(tmp_path / "bench") as bench:
         experiment = bench.experiment("exp", RUN, fleet={"kind": "local", "profile": bench.profile(BOARDS)})
         arguments = ("run", experiment, "--runs-dir", disk / "runs", "--quiet")
-        host = bench.start_python("full", MORTAL, "full@commit:6", disk / "ballast", *arguments)
+        host = bench.start_python("full", MORTAL, "full@commit-StoreResult:2", disk / "ballast", *arguments)
         assert host.ends() == STORAGE
         (line,) = [line for line in host.err.splitlines() if "disk is full" in line]
         assert "the disk is full; make room" in line
