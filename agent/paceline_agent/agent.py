@@ -254,7 +254,7 @@ class Agent:
         self._joules.measure(action.lease)
 
     def _measure_split(self, action: m.MeasureSplit) -> None:
-        self._joules.measure_split(action.run, action.round, _now_us())
+        self._joules.measure_split(action.run, action.round, _now_us() if action.t_us is None else action.t_us)
 
     def _reconnect(self, action: m.Reconnect) -> None:
         trouble = self._link.trouble

@@ -296,11 +296,12 @@ class AgentMachine:
     def _answer(self, message: Answer, now_s: float) -> None:
         self._let_go(counted=message.verdict in ("accepted", "duplicate"))
         self._drop_work()
-        self._out.append(Mark("wait"))
+        self._out.append(Mark("wait", _instant_us(now_s, message.ago_us)))
 
     def _round_closed(self, message: RoundClosed, now_s: float) -> None:
         if self._window_run:
-            self._out += [Mark("other"), MeasureSplit(message.run, message.round)]
+            t_us = _instant_us(now_s, message.ago_us)
+            self._out += [Mark("other", t_us), MeasureSplit(message.run, message.round, t_us)]
 
     def _ended(self, message: End, now_s: float) -> None:
         if self._assign is not None:
@@ -507,3 +508,8 @@ class AgentMachine:
         WorkEdge: _edge, WorkProgress: _progress, WorkDone: _done, WorkFailed: _failed, Measured: _measured,
         SplitMeasured: _split, Tick: _tick,
     }  # fmt: skip
+
+
+def _instant_us(now_s: float, ago_us: int) -> int | None:
+    """Return the instant of what the host held back for `ago_us`, by this board's monotonic clock; None: now."""
+    return int(now_s * 1e6) - ago_us if ago_us else None

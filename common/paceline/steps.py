@@ -224,10 +224,11 @@ class Measure:
 
 @dataclass(frozen=True)
 class MeasureSplit:
-    """Answer with SplitMeasured, as of now."""
+    """Answer with SplitMeasured, as of `t_us` (None: now)."""
 
     run: str
     round: int
+    t_us: int | None = None
 
 
 @dataclass(frozen=True)

@@ -285,21 +285,29 @@ class Cancel(Message):
 
 @dataclass(frozen=True)
 class Answer(Message):
-    """Verdict on a result: accepted (it is on the host's disk), duplicate, stale or rejected."""
+    """Verdict on a result: accepted (it is on the host's disk), duplicate, stale or rejected.
+
+    `ago_us`: so long before it was sent the verdict stood; from then on the board was waiting.
+    """
 
     kind = "answer"
     lease: int
     verdict: str
     reason: str
+    ago_us: int
 
 
 @dataclass(frozen=True)
 class RoundClosed(Message):
-    """The last contribution of `round` was accepted: waiting ends here; answer with ENERGY."""
+    """The last contribution of `round` was accepted, `ago_us` before this was sent: there waiting ended.
+
+    Answer with ENERGY as of that instant.
+    """
 
     kind = "round_closed"
     run: str
     round: int
+    ago_us: int
 
 
 @dataclass(frozen=True)

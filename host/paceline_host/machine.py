@@ -102,6 +102,7 @@ __all__ = [
 
 REFUSALS = 3  # so many failures or refused updates in a row, and a board gets no more work in this run
 FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progress renews the lease
+HOLD_S = 0.02  # news that no board acts on waits so long for a message to go along with: each wakes a board's programs
 
 
 @dataclass
@@ -159,6 +160,7 @@ class Board:
     departed: bool = False  # its process is known to be no more
     begun: bool = False
     energies_owed: int = 0  # ROUND_CLOSED and END that were not answered with ENERGY yet
+    held: list[tuple[Answer | RoundClosed, float]] = field(default_factory=list)  # what is still to be said, since when
     energy_per_sample_j: float | None = None
     since_s: float = 0.0
 
@@ -200,6 +202,7 @@ class RoundMachine:
         self._orphans: list[Slice] = []
         self._last_refusal = ""
         self._refusing = False  # the last failure was an update that was refused
+        self._now_s = now_s
         self._planned_s = 0.0
         self._alone_s: float | None = None
         self._end_by_s = 0.0
@@ -228,7 +231,7 @@ class RoundMachine:
 
         Raises RemoteProtocolError when a board broke the rules of the run; nothing but its message is lost.
         """
-        self._out = []
+        self._out, self._now_s = [], now_s
         if self.phase != "finished":
             self._HANDLERS[type(event)](self, event, now_s)
         return self._out
@@ -238,6 +241,7 @@ class RoundMachine:
         leases = [board.lease for board in self.boards if board.lease is not None]
         times = [lease.due_s for lease in leases if lease.number not in self._judging]
         times += [board.hold_end_s for board in self.boards]
+        times += [board.held[0][1] + HOLD_S for board in self.boards if board.held]
         if self._due:
             return 0.0
         if self.phase == "starting":
@@ -260,6 +264,7 @@ class RoundMachine:
         if board.session is not None:
             self._replaced(event.board, kept, now_s)
         board.session, board.ready, board.base, board.begun, board.energies_owed = event.session, None, "", False, 0
+        board.held.clear()
         board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
         board.chunk_bytes = min(self.facts.chunk_bytes, event.chunk_max)
         board.rate_in, board.rate_out = Rate(), Rate()
@@ -324,6 +329,7 @@ class RoundMachine:
         self._last_refusal = f"{board.name}: {event.reason}"
         self._out.append(Note("lost", self._last_refusal, event.board))
         board.session, board.ready, board.begun = None, None, False
+        board.held.clear()
         self._unload(event.board, "lost", event.reason, now_s)
         self._start_if_complete(now_s)
         if self.phase == "ending":
@@ -471,7 +477,7 @@ class RoundMachine:
         for index, board in enumerate(self.boards):
             if board.session is not None and board.begun:
                 board.energies_owed += 1
-                self._send(index, RoundClosed(board.session.nonce, self.facts.run, self.round))
+                self._hold(index, RoundClosed(board.session.nonce, self.facts.run, self.round, 0))
         self._out.append(FinishRound(self.round))
 
     def _round_done(self, event: RoundDone, now_s: float) -> None:
@@ -663,7 +669,7 @@ class RoundMachine:
         self._open.pop(lease.slice.index, None)
         if board.lease is lease and board.session is not None:
             board.lease, board.since_s = None, now_s
-            self._send(event.board, Answer(board.session.nonce, event.lease, "accepted", ""))
+            self._hold(event.board, Answer(board.session.nonce, event.lease, "accepted", "", 0))
             self._assign(event.board, now_s)
         self._close_if_complete(now_s)
 
@@ -682,7 +688,7 @@ class RoundMachine:
         assert board.lease is not None
         self._out.append(Note("rejected", f"{board.name}: update refused: {reason}", index))
         if board.session.state is State.JUDGING:
-            self._send(index, Answer(board.session.nonce, board.lease.number, "rejected", clip(reason)))
+            self._send(index, Answer(board.session.nonce, board.lease.number, "rejected", clip(reason), 0))
         else:
             self._send(index, Cancel(board.session.nonce, board.lease.number, clip(reason)))
         board.failures += 1
@@ -759,6 +765,8 @@ class RoundMachine:
             return
         self._start_if_complete(now_s)
         for index, board in enumerate(self.boards):
+            if board.held and now_s >= board.held[0][1] + HOLD_S:
+                self._say_held(index)
             if now_s >= board.hold_end_s:
                 self._unload(index, "lost", "it did not come back in time", now_s)
         for index, board in enumerate(self.boards):
@@ -787,7 +795,21 @@ class RoundMachine:
             self._out.append(FinishRound(self.round))
 
     def _send(self, index: int, message: Message, piece: tuple[int, int] | None = None) -> None:
+        if self.boards[index].held:
+            self._say_held(index)
         self._out.append(Send(index, message, piece))
+
+    def _hold(self, index: int, message: Answer | RoundClosed) -> None:
+        """Say this together with what the board is told next, after HOLD_S at the latest."""
+        self.boards[index].held.append((message, self._now_s))
+
+    def _say_held(self, index: int) -> None:
+        board = self.boards[index]
+        held, board.held = board.held, []
+        for message, since_s in held:
+            if isinstance(message, Answer) and board.session is not None and board.session.lease != message.lease:
+                continue  # its trainer has died meanwhile: the board has let go of the lease
+            self._out.append(Send(index, replace(message, ago_us=max(0, round((self._now_s - since_s) * 1e6)))))
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {
         Ready: _ready, Ping: _ping, Credit: _credit, Result: _result, Commit: _commit, Failed: _work_failed,

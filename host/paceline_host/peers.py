@@ -156,5 +156,5 @@ def _reject(message: Message, code: str, text: str) -> bytes:
 def _stale(message: Message) -> bytes | None:
     """A stale result is answered, so that the board can let it go; anything else stale needs no answer."""
     if isinstance(message, Commit):
-        return wire.encode(Answer(message.session, message.lease, "stale", "this lease has ended"))
+        return wire.encode(Answer(message.session, message.lease, "stale", "this lease has ended", 0))
     return None

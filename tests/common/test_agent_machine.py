@@ -139,8 +139,8 @@ def kinds(messages: list[Message]) -> list[str]:
 
 def test_a_whole_round_is_said_and_done_in_order() -> None:
     host = Host().uploaded()
-    assert host.say(Answer(host.nonce, 5, "accepted", "")) == [m.Mark("wait")]
-    assert host.say(RoundClosed(host.nonce, "run", 1)) == [m.Mark("other"), m.MeasureSplit("run", 1)]
+    assert host.say(Answer(host.nonce, 5, "accepted", "", 0)) == [m.Mark("wait")]
+    assert host.say(RoundClosed(host.nonce, "run", 1, 0)) == [m.Mark("other"), m.MeasureSplit("run", 1)]
     split = Energy(1, 1, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
     host.event(m.SplitMeasured(split))
     assert host.say(End(host.nonce, "run", 1, "finished")) == [m.Mark("other"), m.MeasureSplit("run", 1)]
@@ -166,6 +166,16 @@ def test_a_whole_round_is_said_and_done_in_order() -> None:
     assert host.agent.state is State.READY
 
 
+def test_news_that_was_held_back_is_taken_as_of_its_own_instant() -> None:
+    host = Host().uploaded()
+    t_us = round(host.now_s * 1e6)
+    assert host.say(Answer(host.nonce, 5, "accepted", "", 5000)) == [m.Mark("wait", t_us - 5000)]
+    assert host.say(RoundClosed(host.nonce, "run", 1, 2000)) == [
+        m.Mark("other", t_us - 2000),
+        m.MeasureSplit("run", 1, t_us - 2000),
+    ]
+
+
 def test_edges_of_the_trainer_mark_what_time_is_spent_on() -> None:
     host = Host().working()
     assert host.event(m.WorkEdge(5, True, 123)) == [m.Mark("compute", 123, 5)]
@@ -174,7 +184,7 @@ def test_edges_of_the_trainer_mark_what_time_is_spent_on() -> None:
 
 def test_a_model_that_is_there_already_is_worked_from_at_once() -> None:
     host = Host().uploaded()
-    host.say(Answer(host.nonce, 5, "accepted", ""))
+    host.say(Answer(host.nonce, 5, "accepted", "", 0))
     assert host.assign(6, base_bytes=0) == [m.Mark("transfer"), m.StartWork(6, 1, RANGES, 4)]
 
 
@@ -183,7 +193,7 @@ def test_work_from_a_model_that_is_not_there_is_declined(lost_by: str) -> None:
     """Whatever the host believes: an update from another model must not come into being."""
     host = Host().load() if lost_by == "never had it" else Host().uploaded()
     if lost_by != "never had it":
-        host.say(Answer(host.nonce, 5, "accepted", ""))
+        host.say(Answer(host.nonce, 5, "accepted", "", 0))
     if lost_by == "trainer":
         host.event(m.TrainerGone("killed"))
         host.event(TRAINER)
@@ -320,13 +330,13 @@ def test_once_all_is_sent_the_lease_alone_is_the_deadline() -> None:
 @pytest.mark.parametrize("verdict", ["rejected", "stale"])
 def test_what_is_not_counted_is_wasted(verdict: str) -> None:
     host = Host().uploaded()
-    assert host.say(Answer(host.nonce, 5, verdict, "norm")) == [m.Void(5), m.Mark("wait")]
+    assert host.say(Answer(host.nonce, 5, verdict, "norm", 0)) == [m.Void(5), m.Mark("wait")]
 
 
 @pytest.mark.parametrize("verdict", ["accepted", "duplicate"])
 def test_what_is_counted_is_not_wasted(verdict: str) -> None:
     host = Host().uploaded()
-    assert host.say(Answer(host.nonce, 5, verdict, "")) == [m.Mark("wait")]
+    assert host.say(Answer(host.nonce, 5, verdict, "", 0)) == [m.Mark("wait")]
 
 
 def test_a_cancel_stops_the_work_and_late_events_of_the_old_lease_do_nothing() -> None:
@@ -348,7 +358,13 @@ def test_a_cancel_stops_the_work_and_late_events_of_the_old_lease_do_nothing() -
 
 def test_messages_under_another_lease_or_session_are_refused_and_change_nothing() -> None:
     host = Host().working()
-    for message in (Cancel(7, 4, "old"), Chunk(7, 6, 0), Credit(7, 4, 0, 9), Answer(7, 4, "accepted", ""), Bye(8, "x")):
+    for message in (
+        Cancel(7, 4, "old"),
+        Chunk(7, 6, 0),
+        Credit(7, 4, 0, 9),
+        Answer(7, 4, "accepted", "", 0),
+        Bye(8, "x"),
+    ):
         with pytest.raises(RemoteProtocolError):
             host.agent.step(m.Received(wire.encode(message), 0), host.now_s)
     assert host.agent.state is State.WORKING
@@ -495,7 +511,7 @@ def test_the_end_of_a_run_ends_its_work_too() -> None:
     actions = host.say(End(host.nonce, "run", 1, "interrupted"))
     assert actions == [m.StopWork(5), m.Void(5), m.Mark("wait"), m.Mark("other"), m.MeasureSplit("run", 1)]
     assert host.agent.state is host.session.state is State.READY
-    assert host.say(RoundClosed(host.nonce, "run", 1)) == [], "the window is closed"
+    assert host.say(RoundClosed(host.nonce, "run", 1, 0)) == [], "the window is closed"
 
 
 @pytest.mark.parametrize("code", ["version", "fenced", "manifest", "data"])
@@ -578,7 +594,7 @@ def test_a_finished_result_is_offered_again_and_waits_to_be_told_from_where_on()
     for offset in range(0, SIZE, 32 * KIB):  # the model that came along; it is kept for what follows
         host.say(Chunk(host.nonce, 9, offset), 32 * KIB)
     host.event(m.BaseReady(9, True))
-    host.say(Answer(host.nonce, 9, "accepted", ""))
+    host.say(Answer(host.nonce, 9, "accepted", "", 0))
     assert [action for action in host.done if isinstance(action, m.Void | m.StopWork)] == []
     host.assign(lease=10, base_bytes=0)
     assert [action.lease for action in host.done if isinstance(action, m.StartWork)] == [5, 10]

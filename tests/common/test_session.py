@@ -54,8 +54,8 @@ SAMPLES: dict[type[Message], Message] = {
     Assign: Assign(N, "r", 1, 0, 0, L, 60.0, 32, ((0, 0, 10),), "b", 40),
     Pong: Pong(N, L, 60.0),
     Cancel: Cancel(N, L, "late"),
-    Answer: Answer(N, L, "accepted", ""),
-    RoundClosed: RoundClosed(N, "r", 1),
+    Answer: Answer(N, L, "accepted", "", 0),
+    RoundClosed: RoundClosed(N, "r", 1, 0),
     End: End(N, "r", 1, "finished"),
 }
 # The way from a fresh session to each state, as (says, message).
@@ -267,7 +267,7 @@ def test_a_message_of_another_session_is_fenced_and_is_no_sign_of_life(cls: type
 def test_a_message_that_cannot_be_encoded_changes_nothing() -> None:
     pair = pair_in(State.JUDGING)
     with pytest.raises(LocalProtocolError, match=r"answer\.reason"):
-        pair.host.send(Answer(N, L, "rejected", "x" * 600), 1.0)
+        pair.host.send(Answer(N, L, "rejected", "x" * 600, 0), 1.0)
     assert (pair.host.state, pair.host.lease, pair.host.said_s) == (State.JUDGING, L, 0.0)
 
 

@@ -122,7 +122,7 @@ def test_a_stale_lease_is_dropped_and_counted_and_only_a_commit_is_answered() ->
     peers = greeted(7)
     assert hear(peers, Taken(7, 3)) == Heard()
     heard = hear(peers, Commit(7, 3, 1, 1, "modelled", 0))
-    assert answered(heard) == Answer(7, 3, "stale", "this lease has ended")
+    assert answered(heard) == Answer(7, 3, "stale", "this lease has ended", 0)
     assert heard.message is None
     assert peers.dropped["stale-lease"] == 2
 

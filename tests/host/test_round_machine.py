@@ -278,11 +278,43 @@ def test_one_meter_is_enough_to_begin() -> None:
 def test_accepted_is_said_only_after_the_result_is_on_disk() -> None:
     script = Script().begin()
     script.work(0)
+    script.tick(rm.HOLD_S)
     assert Answer not in {type(m) for m in script.said[0]}
     assert script.planner.observed == []
     script.settle()
-    assert script.last(0, Answer) == Answer(script.sessions[0].nonce, script.assignment(0).lease, "accepted", "")
+    assert script.machine.wake_s() == script.now_s + rm.HOLD_S
+    script.tick(rm.HOLD_S)
+    nonce, lease = script.sessions[0].nonce, script.assignment(0).lease
+    assert script.last(0, Answer) == Answer(nonce, lease, "accepted", "", round(rm.HOLD_S * 1e6))
     assert script.planner.observed == [(0, 0.008, 0.005, 8)]
+
+
+def test_what_no_board_acts_on_goes_along_with_what_it_is_told_next_and_says_how_long_ago_it_was() -> None:
+    script = Script().begin()
+    for board in range(3):
+        script.work(board)
+        script.now_s += 0.001
+        script.settle(1)
+    assert Answer not in {type(m) for said in script.said.values() for m in said}
+    script.now_s += 0.002
+    script.settle()
+    told = {board: [m for m in said if not isinstance(m, Chunk)][-3:] for board, said in script.said.items()}
+    assert [[type(m) for m in said] for said in told.values()] == [[Answer, RoundClosed, Assign]] * 3
+    assert [[getattr(m, "ago_us", None) for m in said] for said in told.values()] == [
+        [4000, 2000, None], [3000, 2000, None], [2000, 2000, None],
+    ]  # fmt: skip
+
+
+def test_a_pong_takes_the_answer_along_and_an_answer_to_work_that_its_board_has_let_go_of_is_not_said() -> None:
+    script = Script().begin()
+    for board in (0, 1):
+        script.work(board)
+    script.settle()
+    script.says(0, Ping(script.sessions[0].nonce, 0, 0))
+    assert [type(m) for m in script.said[0][-2:]] == [Answer, Pong]
+    script.says(1, Failed(script.sessions[1].nonce, 0, "trainer-gone", "killed by signal 9"))
+    script.tick(rm.HOLD_S)
+    assert Answer not in {type(m) for m in script.said[1]}
 
 
 def test_unknown_joules_reach_the_planner_as_none() -> None:
