@@ -92,8 +92,8 @@ class Agent:
     # One turn of the loop -------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        timeout_s = OUTBOX_S if self._outbox else max(0.0, min(1.0, self._machine.wake_s() - _now_s()))
-        ready = self._link.poll(timeout_s)
+        due_s = self._machine.wake_s()
+        ready = self._link.poll(OUTBOX_S if self._outbox else max(0.0, min(1.0, due_s - _now_s())))
         if self._link.refused:
             raise KeyFileError(f"cannot work with {self._config.host.endpoint}: {self._link.trouble}")
         for arrival in self._link.receive():
@@ -106,9 +106,10 @@ class Agent:
         self._settle_joules()
         if self._config.end_with_stdin and sys.stdin.fileno() in ready:
             self._stopping = "its parent is gone"
-        if _now_s() >= self._machine.wake_s():
+        if _now_s() >= due_s:  # what has become due since then is for the next turn
             self._step(m.Tick())
-        self._flush()
+        if self._outbox:
+            self._flush()
 
     def _hear(self, arrival: Arrival) -> None:
         self._payload = arrival.payload
@@ -128,18 +129,26 @@ class Agent:
             elif isinstance(message, channel.Hello):
                 self._trainer_pid = message.pid
             elif isinstance(message, channel.Edge):
-                begin = message.edge == "begin"
-                self._joules.activity(message.t_us, begin)
-                self._step(m.WorkEdge(message.lease, begin, message.t_us))
+                self._edge(message.lease, message.edge == "begin", message.t_us)
             elif isinstance(message, channel.Progress):
                 self._step(m.WorkProgress(message.lease, message.samples))
             elif isinstance(message, channel.Done):
-                values = {name: getattr(message, name) for name in m.WorkDone.__dataclass_fields__}
-                self._step(m.WorkDone(**values))
+                if message.end_us:
+                    self._edge(message.lease, False, message.end_us)
+                self._step(
+                    m.WorkDone(
+                        message.lease, message.samples, message.steps, message.compute_us, message.overruns,
+                        message.late_us, message.update_sha256,
+                    )
+                )  # fmt: skip
             elif isinstance(message, channel.Failed):
                 self._talk.warning(f"trainer: {message.reason}: {message.detail}")
                 self._joules.activity(_now_us(), False)
                 self._step(m.WorkFailed(message.lease or 0, message.reason, message.detail))
+
+    def _edge(self, lease: int, begin: bool, t_us: int) -> None:
+        self._joules.activity(t_us, begin)
+        self._step(m.WorkEdge(lease, begin, t_us))
 
     def _loaded(self, message: channel.Loaded) -> None:
         try:

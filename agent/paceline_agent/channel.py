@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 import msgpack
 
 from paceline.errors import LocalProtocolError, RemoteProtocolError, SettingsError
+from paceline.quick import quicken
 from paceline.settings import Bounds, load_table
 from paceline_agent.pace import Pace
 
@@ -129,13 +130,17 @@ class Progress(Message):
 
 @dataclass(frozen=True)
 class Done(Message):
-    """The update is complete in its file. `overruns`: steps that took longer than declared, by `late_us` in all."""
+    """The update is complete in its file. `overruns`: steps that took longer than declared, by `late_us` in all.
+
+    `end_us`: when computing ended, where no EDGE has told; else 0.
+    """
 
     kind = "done"
     lease: Count
     samples: Count
     steps: Count
     compute_us: Count
+    end_us: Count
     overruns: Count
     late_us: Count
     update_sha256: Text
@@ -155,6 +160,7 @@ FROM_AGENT: tuple[type[Message], ...] = (Load, Work, Cancel, Stop)
 FROM_TRAINER: tuple[type[Message], ...] = (Hello, Loaded, Edge, Progress, Done, Failed)
 _EDGES = get_args(get_type_hints(Edge)["edge"])
 _KINDS = {cls.kind: cls for cls in (*FROM_AGENT, *FROM_TRAINER)}
+quicken(_KINDS.values())
 
 
 def encode(message: Message) -> bytes:

@@ -156,13 +156,14 @@ class Joules:
 
     def _window(self, t0_us: int, t1_us: int) -> Energy | None:
         assert self._integrator is not None
-        unknown = Energy(None, t0_us, t1_us, 0, 0, 0, ("unknown",))
         try:
             energy = self._integrator.window(t0_us, t1_us)
         except LookupError:  # the loop was blocked for longer than the integrator remembers
-            return unknown
+            return _unknown(t0_us, t1_us)
         if energy is None:
-            return unknown if self._is_down() else None
+            return _unknown(t0_us, t1_us) if self._is_down() else None
+        if not self._flagged:
+            return energy
         said = [flags for begin_us, end_us, flags in self._flagged if begin_us <= t1_us and end_us >= t0_us]
         flags = dict.fromkeys((*energy.flags, *(flag for some in said for flag in some)))
         return replace(energy, flags=tuple(flags)) if said else energy
@@ -183,6 +184,10 @@ class Joules:
     def _take_measuring(self) -> list[int]:
         taken, self._measuring = self._measuring, []
         return taken
+
+
+def _unknown(t0_us: int, t1_us: int) -> Energy:
+    return Energy(None, t0_us, t1_us, 0, 0, 0, ("unknown",))
 
 
 def _message(key: object, split: Split, source: str) -> EnergyMessage:

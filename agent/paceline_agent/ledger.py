@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.energy import Energy
+from paceline.quick import quicken
 
 CATEGORIES = ("compute", "wait", "transfer", "wasted", "other")
 # Bits of the flags that travel. saturated: there may have been more; overflow: only the chip's own arithmetic is void.
 FLAGS = {"unknown": 1, "gap": 2, "reset": 4, "saturated": 8, "overflow": 16, "negative": 32}
 
 LATE_US = 1_000_000  # the present is settled this far behind, so that an edge heard late still finds its own time
-VERDICTS = 16  # leases whose verdict may still come; a board holds one at a time
+VERDICTS = 4  # leases whose verdict may still come; a board holds one at a time
 
 Window = Callable[[int, int], Energy | None]  # of an integrator
 
@@ -73,6 +74,9 @@ class _Segment:
     lease: int
 
 
+quicken((Split, _Segment))
+
+
 class Ledger:
     """Open at `t_us` with time spent on "other".
 
@@ -124,8 +128,12 @@ class Ledger:
         while True:
             segment = self._segments[0]
             end_us = self._segments[1].begin_us if len(self._segments) > 1 else None
-            due_us = [*([end_us] if end_us is not None else []), *(t_us for t_us, _ in self._asked)]
-            stop_us = min(final_us, *due_us) if due_us else final_us - LATE_US
+            asked_us = self._asked[0][0] if self._asked else None
+            stop_us = final_us - LATE_US if end_us is None and asked_us is None else final_us
+            if end_us is not None and end_us < stop_us:
+                stop_us = end_us
+            if asked_us is not None and asked_us < stop_us:
+                stop_us = asked_us
             if stop_us > self._settled_us:
                 energy = window(self._settled_us, stop_us) if window is not None else None
                 if window is not None and energy is None:
@@ -143,11 +151,10 @@ class Ledger:
 
     def split(self) -> Split:
         """Return the split of what is settled. A category on which no time was spent took 0 joules, meter or not."""
-        parts = {category: Tally() for category in CATEGORIES}
-        for category, tally in self._settled.items():
-            parts[category].absorb(tally)
-        for tally in self._leases.values():
-            parts["compute"].absorb(tally)
+        parts, compute = self._settled.copy(), Tally()
+        for tally in (parts["compute"], *self._leases.values()):
+            compute.absorb(tally)
+        parts["compute"] = compute
         total = Tally()
         for tally in parts.values():
             total.absorb(tally)

@@ -17,6 +17,7 @@ import zmq
 
 from paceline.errors import KeyFileError, LinkError
 from paceline.keys import KeyPair, fingerprint
+from paceline.quick import quicken
 from paceline.wire import MAX_FRAME
 
 COPY_BELOW = 1 << 18
@@ -33,6 +34,9 @@ class Arrival:
 
     header: memoryview
     payload: memoryview
+
+
+quicken((Arrival,))
 
 
 def new_pair() -> KeyPair:
@@ -77,16 +81,19 @@ class AgentLink:
         """Wait for a message, a descriptor or the timeout; return the readable descriptors."""
         ready = set()
         for source, _ in self._poller.poll(max(0, int(timeout_s * 1000 + 0.999))):
-            if source is self._watch_socket:
+            if source is self._socket:
+                self._is_readable = True
+            elif source is self._watch_socket:
                 self._listen()
             elif isinstance(source, int):
                 ready.add(source)
         return ready
 
     def receive(self, limit: int = 64) -> Iterator[Arrival]:
-        """Yield what has arrived, at most `limit` messages, without waiting."""
-        for _ in range(limit):
+        """Yield what has arrived as of the last `poll`, at most `limit` messages, without waiting."""
+        for _ in range(limit if self._is_readable else 0):
             if not self._events() & READABLE:
+                self._is_readable = False
                 return
             frames = [self._socket.recv(NOW, copy=False)]
             while frames[-1].more:
@@ -118,6 +125,7 @@ class AgentLink:
 
     def _open(self) -> None:
         self._socket = self._new_socket()
+        self._is_readable = False
         self._watch_socket = self._socket.get_monitor_socket(
             zmq.EVENT_CONNECTED
             | zmq.EVENT_CONNECT_RETRIED

@@ -59,6 +59,7 @@ class MeterThread:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
+        self._woken = False
         self.trouble = ""  # why there are no readings at present
         self._failures = 0  # in a row
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
@@ -74,20 +75,23 @@ class MeterThread:
         return self._failures >= DOWN_READS
 
     def read_now(self) -> None:
-        """Read at once, so that a window that has just ended can be closed."""
+        """Read at once, so that a window that has just ended can be closed. An instant source's readings can be drained
+        on return.
+        """
         if self._instant:
-            self._read()
+            self._read(wake=False)
         else:
             self._now.set()
 
     def drain(self) -> list[Reading | Count]:
         """Return the readings that have come, oldest first."""
-        with suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
+        if self._woken:
+            self._woken = False
+            with suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
         out = []
-        with suppress(queue.Empty):
-            while True:
-                out.append(self._readings.get_nowait())
+        while not self._readings.empty():  # nobody else takes them
+            out.append(self._readings.get_nowait())
         return out
 
     def stop(self) -> None:
@@ -123,11 +127,11 @@ class MeterThread:
             return self._period_s
         return min(self._period_s, max(PAUSE_S, due_us / 1e6 - time.monotonic()))
 
-    def _read(self) -> None:
+    def _read(self, *, wake: bool = True) -> None:
         with self._turn:
-            self._read_in_turn()
+            self._read_in_turn(wake)
 
-    def _read_in_turn(self) -> None:
+    def _read_in_turn(self, wake: bool) -> None:
         try:
             readings = self._meter.read(time.monotonic_ns() // 1000)
         except Exception as error:
@@ -144,9 +148,10 @@ class MeterThread:
             return
         for reading in readings:
             self._readings.put(reading)
-        if readings:
+        if readings and wake:
             self._wake()
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):
             os.write(self._wake_write, b"r")
+        self._woken = True  # after the write: else a drain between the two would leave the byte for ever

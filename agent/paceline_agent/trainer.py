@@ -26,6 +26,7 @@ from pathlib import Path
 
 from paceline.errors import DataError, PacelineError, RemoteProtocolError, SettingsError
 from paceline.tasks import Task, make
+from paceline.wire import INLINE_BYTES
 from paceline_agent import channel
 from paceline_agent.channel import Cancel, Done, Edge, Failed, Hello, Load, Loaded, Progress, Stop, Work
 from paceline_agent.pace import Pace, Pacer
@@ -165,7 +166,8 @@ class Trainer:
     def _work(self, work: Work) -> None:
         if self._loaded is None or self._task is None or self._worker is None:
             raise RemoteProtocolError("WORK before LOAD")
-        clock = WorkClock(self, work.lease, self._loaded.pace, self._task.reference_seconds_per_sample)
+        quick = len(self._update) <= INLINE_BYTES  # it takes no time to write down
+        clock = WorkClock(self, work.lease, self._loaded.pace, self._task.reference_seconds_per_sample, quick=quick)
         self._worker.work(work, self._model, self._update, clock)
         self.say(
             Done(
@@ -173,6 +175,7 @@ class Trainer:
                 samples=clock.samples,
                 steps=clock.steps,
                 compute_us=clock.end_us - clock.begin_us,
+                end_us=clock.end_us if quick else 0,
                 overruns=clock.overruns,
                 late_us=clock.late_us,
                 update_sha256=hashlib.sha256(self._update).hexdigest(),
@@ -181,9 +184,15 @@ class Trainer:
 
 
 class WorkClock:
-    """Time of one slice: edges, declared pace, progress, and a look at the socket after each step."""
+    """Time of one slice: edges, declared pace, progress, and a look at the socket after each step.
 
-    def __init__(self, trainer: Trainer, lease: int, pace: Pace | None, seconds_per_sample: float) -> None:
+    `quick`: DONE follows the end at once, and tells of it.
+    """
+
+    def __init__(
+        self, trainer: Trainer, lease: int, pace: Pace | None, seconds_per_sample: float, *, quick: bool = False
+    ) -> None:
+        self._quick = quick
         self._trainer = trainer
         self._lease = lease
         self._pacer = Pacer(pace, seconds_per_sample, lease) if pace is not None else None
@@ -222,7 +231,8 @@ class WorkClock:
 
     def end(self) -> None:
         self.end_us = _now_us()
-        self._trainer.say(Edge(self._lease, "end", self.end_us))
+        if not self._quick:
+            self._trainer.say(Edge(self._lease, "end", self.end_us))
 
     def _answer(self, message: channel.Message) -> None:
         if isinstance(message, Cancel):

@@ -460,6 +460,7 @@ class IntegratorHandle:
     def __init__(self, period_us: int, knots: int, modulus_uj: int, max_power_uw: int) -> None:
         self._e = ffi.new("pl_integrator *")
         self._knots = ffi.new("pl_knot[]", max(_unsigned(knots, "knots"), 1))
+        self._out = ffi.new("pl_energy *")  # of one window after the other
         period_us, modulus_uj = _unsigned(period_us, "period_us"), _unsigned(modulus_uj, "modulus_uj", U64_MAX)
         max_power_uw = _unsigned(max_power_uw, "max_power_uw", lib.PL_POWER_MAX_UW)
         status = lib.pl_integrator_init(self._e, period_us, modulus_uj, max_power_uw, knots, self._knots)
@@ -488,7 +489,7 @@ class IntegratorHandle:
 
         LookupError: it begins before what is kept.
         """
-        out = ffi.new("pl_energy *")
+        out = self._out
         status = lib.pl_integrator_window(self._e, t0_us, t1_us, out)
         if status == lib.PL_ERR_NOT_FINAL:
             return None
@@ -499,7 +500,7 @@ class IntegratorHandle:
                 "ask earlier, or give the integrator more knots"
             )
         _check(status, "window (its end must not lie before its start)")
-        flags = tuple(name for name, bit in _ENERGY_FLAGS.items() if out.flags & bit)
+        flags = tuple(name for name, bit in _ENERGY_FLAGS.items() if out.flags & bit) if out.flags else ()
         return int(out.energy_uj), int(out.covered_us), int(out.bound_uj), int(out.edge_uj), flags
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline import core
+from paceline.quick import quicken
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Energy:
         """Share of the window with readings no further apart than three periods."""
         length_us = self.end_us - self.start_us
         return self.covered_us / length_us if length_us else 1.0
+
+
+quicken((Energy,))
 
 
 class EnergyIntegrator:

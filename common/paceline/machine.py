@@ -55,6 +55,7 @@ from paceline.wire import (
     Chunk,
     Commit,
     Credit,
+    Delivery,
     End,
     Energy,
     Failed,
@@ -107,6 +108,7 @@ __all__ = [
 
 GREETING_S = 10.0  # patience before the host has told its own
 TAKEN_S = 0.1  # work that is over by then needs no TAKEN: its RESULT says as much
+JOULES_S = 0.02  # a small update waits so long for its joules, so that both go as one DELIVERY
 TRAINER_LIVES = 3  # a trainer is brought to life so many times in a run, and then no more
 
 
@@ -146,6 +148,7 @@ class AgentMachine:
         self._sender: Sender | None = None
         self._stalls_s = float("inf")  # when the transfer in hand counts as stalled
         self._taken_s = float("inf")  # when TAKEN is due
+        self._offer_s = float("inf")  # when a small result is offered without its joules
 
     def restart(self, now_s: float) -> list[Action]:
         """Begin a session: what ran under the old one is void, what was finished is kept."""
@@ -187,7 +190,7 @@ class AgentMachine:
         if self._is_greeted():
             due.append(self._session.said_s + self._heartbeat_s)
         if self._assign is not None:
-            due += [self._lease_end_s, self._stalls_s, self._taken_s]
+            due += [self._lease_end_s, self._stalls_s, self._taken_s, self._offer_s]
         return min(due)
 
     # Messages -------------------------------------------------------------------------------------------------------
@@ -375,7 +378,11 @@ class AgentMachine:
             event.update_sha256,
         )  # fmt: skip
         self._out.append(Measure(assign.lease))
-        self._offer(self._kept, now_s, again=False)
+        if self._kept.update_bytes <= INLINE_BYTES:
+            self._offering, self._samples = True, event.samples
+            self._offer_s = now_s + JOULES_S
+        else:
+            self._offer(self._kept, now_s, again=False)
 
     def _failed(self, event: WorkFailed, now_s: float) -> None:
         if event.lease == 0:
@@ -387,7 +394,10 @@ class AgentMachine:
     def _measured(self, event: Measured, now_s: float) -> None:
         if self._kept is not None and event.lease == self._kept.lease:
             self._kept = replace(self._kept, energy=event)
-            self._push(now_s)
+            if self._offer_s < float("inf"):
+                self._offer(self._kept, now_s, again=False)
+            else:
+                self._push(now_s)
             self._out.append(Keep(self._kept))
 
     def _split(self, event: SplitMeasured, now_s: float) -> None:
@@ -402,6 +412,8 @@ class AgentMachine:
             return
         if self._assign is not None and now_s >= self._taken_s:
             self._say_taken(now_s)
+        if self._kept is not None and now_s >= self._offer_s:
+            self._offer(self._kept, now_s, again=False)
         if self._assign is not None and now_s >= self._stalls_s:
             self._say(Failed(session.nonce, self._assign.lease, "stalled", self._stalled()), now_s)
             self._forget_work(stop=True)
@@ -446,20 +458,20 @@ class AgentMachine:
         size = kept.update_bytes
         inline, credit = size <= INLINE_BYTES, self._credit_bytes
         again = again and not inline
-        self._offering, self._samples, self._taken_s = True, kept.samples, float("inf")
+        self._offering, self._samples, self._taken_s, self._offer_s = True, kept.samples, float("inf"), float("inf")
         self._renew(now_s + self._session.patience_s)
         self._stalls_s = now_s + self._session.patience_s
         if not again:
             self._sender = Sender(size, self._chunk_bytes, size if inline else credit, self._rate_out)
-        self._say(
-            Result(
-                self._session.nonce, kept.run, kept.round, kept.slice, kept.attempt, self._assign.lease, kept.samples,
-                kept.steps, kept.compute_us, kept.overruns, kept.late_us, kept.base_sha256, size, kept.update_sha256,
-                again,
-            ),
-            now_s,
-            self._sender.pieces()[0] if self._sender is not None and inline else None,
+        result = Result(
+            self._session.nonce, kept.run, kept.round, kept.slice, kept.attempt, self._assign.lease, kept.samples,
+            kept.steps, kept.compute_us, kept.overruns, kept.late_us, kept.base_sha256, size, kept.update_sha256, again,
         )  # fmt: skip
+        joules = kept.energy
+        if inline and joules is not None:
+            result = Delivery(**vars(result), compute_uj=joules.energy_uj, bound_uj=joules.bound_uj,
+                              energy_source=joules.source, energy_flags=joules.flags)  # fmt: skip
+        self._say(result, now_s, self._sender.pieces()[0] if self._sender is not None and inline else None)
         self._push(now_s)
 
     def _push(self, now_s: float) -> None:
@@ -497,7 +509,7 @@ class AgentMachine:
         self._samples = 0
         self._receiver = None
         self._sender = None
-        self._stalls_s = self._taken_s = float("inf")
+        self._stalls_s = self._taken_s = self._offer_s = float("inf")
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {
         Welcome: _welcome, Reject: _reject, Load: _loading, Begin: _begin, Assign: _assigned, Credit: _credit,

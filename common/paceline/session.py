@@ -21,6 +21,7 @@ from paceline.wire import (
     Chunk,
     Commit,
     Credit,
+    Delivery,
     End,
     Energy,
     Failed,
@@ -68,8 +69,8 @@ NEXT: dict[State, dict[type[Message], State | None]] = {  # None: the state stay
     _S.IDLE: {Load: _S.LOADING, **_ALWAYS},
     _S.LOADING: {Ready: _S.READY, Failed: None, Load: None, **_ALWAYS},
     _S.READY: {Assign: _S.ASSIGNED, Load: _S.LOADING, Failed: _S.LOADING, Ready: None, **_ALWAYS},
-    _S.ASSIGNED: {Taken: _S.WORKING, Result: _S.UPLOADING, Chunk: None, **_ENDINGS},  # a quick RESULT says TAKEN too
-    _S.WORKING: {Chunk: None, Credit: None, Result: _S.UPLOADING, **_ENDINGS},
+    _S.ASSIGNED: {Taken: _S.WORKING, Result: _S.UPLOADING, Delivery: _S.JUDGING, Chunk: None, **_ENDINGS},
+    _S.WORKING: {Chunk: None, Credit: None, Result: _S.UPLOADING, Delivery: _S.JUDGING, **_ENDINGS},
     _S.UPLOADING: {Chunk: None, Credit: None, Commit: _S.JUDGING, **_ENDINGS},
     _S.JUDGING: {Answer: _S.READY, Chunk: None, Credit: None, **_ENDINGS},
     _S.CLOSED: {},

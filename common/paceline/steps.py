@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
+from paceline.quick import quicken
 from paceline.wire import Assign, Energy, Load, Range
 
 # Events -------------------------------------------------------------------------------------------------------------
@@ -250,3 +252,5 @@ Action = (
     Send | StartTrainer | StoreBase | StartWork | StopWork | Keep | OpenWindow | Mark | Void | Measure | MeasureSplit
     | Reconnect | Exit
 )  # fmt: skip
+
+quicken((Kept, *get_args(Event), *get_args(Action)))

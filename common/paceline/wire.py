@@ -19,13 +19,12 @@ from typing import Any, ClassVar
 import msgpack
 
 from paceline.errors import LocalProtocolError, RemoteProtocolError
+from paceline.quick import quicken
 
 PROTOCOL = 1  # raised when an old peer could misunderstand a new one
 HEADER_BYTES = 4096  # a cap on what is decoded: a megabyte of empty maps would become a million dicts
 CHUNK_FLOOR = 1 << 15
-INLINE_BYTES = (
-    CHUNK_FLOOR  # a model this small travels in ASSIGN's payload and its update in RESULT's: no peer takes less
-)
+INLINE_BYTES = CHUNK_FLOOR  # a model that goes with ASSIGN, its update with RESULT or DELIVERY: no peer takes less
 CHUNK_START = 1 << 18  # slow links need small chunks; 64 KiB costs 2.6x in throughput
 CHUNK_CEILING = 1 << 20  # nothing is gained above, and above 32 MiB each frame is a fresh mapping
 MAX_FRAME = CHUNK_CEILING + 8192  # the sockets' limit: largest chunk, header and 33 bytes of CURVE
@@ -129,6 +128,19 @@ class Commit(Message):
 
     kind = "commit"
     lease: int
+    compute_uj: int | None
+    bound_uj: int | None
+    energy_source: str
+    energy_flags: int
+
+
+@dataclass(frozen=True)
+class Delivery(Result):
+    """RESULT with the update of a small model, and COMMIT, in one: where the joules are known as soon as the work is
+    done.
+    """
+
+    kind = "delivery"
     compute_uj: int | None
     bound_uj: int | None
     energy_source: str
@@ -321,7 +333,9 @@ class End(Message):
 
 
 VERDICTS = ("accepted", "duplicate", "stale", "rejected")
-FROM_AGENT: tuple[type[Message], ...] = (Hello, Ready, Taken, Ping, Result, Chunk, Credit, Commit, Failed, Energy, Bye)
+FROM_AGENT: tuple[type[Message], ...] = (
+    Hello, Ready, Taken, Ping, Result, Delivery, Chunk, Credit, Commit, Failed, Energy, Bye,
+)  # fmt: skip
 FROM_HOST: tuple[type[Message], ...] = (
     Welcome, Reject, Load, Begin, Assign, Chunk, Credit, Pong, Cancel, Answer, RoundClosed, End, Bye,
 )  # fmt: skip
@@ -390,6 +404,7 @@ def _fields(cls: type[Message]) -> tuple[tuple[str, _Check], ...]:
 
 
 _KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (*FROM_AGENT, *FROM_HOST)}
+quicken(_KINDS.values())
 _FIELDS: dict[type[Message], tuple[tuple[str, _Check], ...]] = {cls: _fields(cls) for cls in _KINDS.values()}
 
 

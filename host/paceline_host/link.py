@@ -21,6 +21,7 @@ import zmq.utils.z85
 
 from paceline.errors import KeyFileError, LinkError
 from paceline.keys import KeyPair, fingerprint
+from paceline.quick import quicken
 from paceline.wire import MAX_FRAME
 
 ZAP_DOMAIN = b"agents"
@@ -52,6 +53,9 @@ class Arrival:
     header: memoryview
     payload: memoryview
     operator: str = ""
+
+
+quicken((Arrival,))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from paceline.wire import (
     Chunk,
     Commit,
     Credit,
+    Delivery,
     End,
     Energy,
     Failed,
@@ -539,6 +540,10 @@ class RoundMachine:
         lease = self.boards[event.board].lease
         if event.payload_bytes and lease is not None and lease.receiver is not None:  # else the result was refused
             self._chunk(event.board, Chunk(message.session, lease.number, 0), event.payload_bytes, now_s)
+        if isinstance(message, Delivery) and lease is not None and lease.result is message:
+            m = message
+            commit = Commit(m.session, m.lease, m.compute_uj, m.bound_uj, m.energy_source, m.energy_flags)
+            self._commit(event.board, commit, now_s)
 
     def _nothing(self, index: int, message: Message, now_s: float) -> None:
         """The session has seen it, and that is all."""
@@ -812,8 +817,8 @@ class RoundMachine:
             self._out.append(Send(index, replace(message, ago_us=max(0, round((self._now_s - since_s) * 1e6)))))
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {
-        Ready: _ready, Ping: _ping, Credit: _credit, Result: _result, Commit: _commit, Failed: _work_failed,
-        Energy: _energy,
+        Ready: _ready, Ping: _ping, Credit: _credit, Result: _result, Delivery: _result, Commit: _commit,
+        Failed: _work_failed, Energy: _energy,
     }  # fmt: skip
     _HANDLERS: dict[type[object], Callable[..., None]] = {
         Connected: _connected, Said: _said, Gone: _gone, SlicesStored: _stored, ResultStored: _accepted,

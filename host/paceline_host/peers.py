@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from paceline import wire
 from paceline.errors import RemoteProtocolError
+from paceline.quick import quicken
 from paceline.session import Fenced, Session, StaleLease
-from paceline.wire import Answer, Bye, Commit, Hello, Message, Reject, Welcome
+from paceline.wire import Answer, Bye, Commit, Delivery, Hello, Message, Reject, Welcome
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class Heard:
     closed: str = ""
     warning: str = ""
     current: bool = True  # False: the sender is not the board's present session
+
+
+quicken((Heard,))
 
 
 @dataclass
@@ -155,6 +159,6 @@ def _reject(message: Message, code: str, text: str) -> bytes:
 
 def _stale(message: Message) -> bytes | None:
     """A stale result is answered, so that the board can let it go; anything else stale needs no answer."""
-    if isinstance(message, Commit):
+    if isinstance(message, (Commit, Delivery)):
         return wire.encode(Answer(message.session, message.lease, "stale", "this lease has ended", 0))
     return None

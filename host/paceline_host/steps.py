@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
+from paceline.quick import quicken
 from paceline.session import Session
 from paceline.wire import CHUNK_CEILING, Commit, Energy, Message, Ready, Result
 from paceline_host.regimes import Slice
@@ -245,3 +246,5 @@ class Finish:
 Action = (
     Send | StoreSlices | WriteUpload | StoreResult | StoreLoss | StoreEnergy | StoreReady | Note | FinishRound | Finish
 )  # fmt: skip
+
+quicken((Part, *get_args(Event), *get_args(Action)))

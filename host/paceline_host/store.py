@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.quick import quicken
 from paceline.tasks import Task
 from paceline_host import checkpoint, records
 from paceline_host import machine as m
@@ -30,6 +31,9 @@ class Job:
     at_s: float
     upload: bytearray | memoryview | None = None
     allocate_s: float = 0.0
+
+
+quicken((Job,))
 
 
 @dataclass(frozen=True)

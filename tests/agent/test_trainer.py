@@ -21,6 +21,7 @@ from paceline.core import permutation
 from paceline.data.idx import write_idx
 from paceline.data.sources import FILES
 from paceline.tasks import make
+from paceline.wire import INLINE_BYTES
 from paceline_agent import channel as c
 from paceline_agent.pace import Pace
 
@@ -129,9 +130,19 @@ def test_a_slice_is_trained_on_exactly_its_positions_in_order(spawn: Spawn) -> N
     assert (done.lease, done.samples, done.steps, done.overruns, done.late_us) == (3, 31, 4, 0, 0)
     assert peer.update.read_bytes() == independent(ranges, 8)
     assert done.update_sha256 == hashlib.sha256(peer.update.read_bytes()).hexdigest()
+    (begin,) = peer.edges
+    assert (begin.lease, begin.edge) == (3, "begin")
+    assert done.compute_us == done.end_us - begin.t_us
+
+
+def test_the_end_of_computing_is_told_at_once_where_writing_the_update_takes_time(spawn: Spawn) -> None:
+    _, peer = spawn()
+    assert peer.load(ballast=12_000).model_bytes > INLINE_BYTES
+    peer.base(make("linear", {"ballast": 12_000}, 7, None).initial())
+    done = peer.done(c.Work(3, ((0, 0, 8),), 8, 5))
     begin, end = peer.edges
     assert (begin.lease, begin.edge, end.lease, end.edge) == (3, "begin", 3, "end")
-    assert done.compute_us == end.t_us - begin.t_us
+    assert (done.compute_us, done.end_us) == (end.t_us - begin.t_us, 0)
 
 
 def test_the_same_trainer_takes_slice_after_slice_and_run_after_run(spawn: Spawn, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from paceline.wire import (
     Chunk,
     Commit,
     Credit,
+    Delivery,
     End,
     Energy,
     Failed,
@@ -261,10 +262,44 @@ def test_a_small_model_comes_with_the_work_and_its_update_goes_with_the_result()
     host = Host()
     assert small(host) == [m.Mark("transfer"), m.StoreBase(5, 0, "base")]
     assert host.event(m.BaseReady(5, True)) == [m.StartWork(5, 1, RANGES, 4)]
+    assert host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update")) == [m.Measure(5)]
+    assert host.agent.wake_s() == host.now_s + m.JOULES_S
+    kept = host.event(m.Measured(5, 1000, 10, "modelled", 0))[0]
+    assert host.pieces == [(0, SMALL)]
+    assert isinstance(kept, m.Keep)
+    assert kinds(host.heard)[2:] == ["delivery"], "work that is quickly over needs no TAKEN"
+    assert host.last() == Delivery(
+        host.nonce, "run", 1, 0, 0, 5, 10, 3, 1000, 0, 0, "base", SMALL, "update", False, 1000, 10, "modelled", 0
+    )
+    assert host.agent.state is State.JUDGING
+    host.tick(m.JOULES_S)
+    assert len(host.heard) == 3, "nothing is said twice"
+    assert host.say(Answer(host.nonce, 5, "accepted", "", 0)) == [m.Mark("wait")]
+
+
+def test_a_small_update_does_not_wait_for_joules_that_take_longer() -> None:
+    host = Host()
+    small(host)
+    host.event(m.BaseReady(5, True))
     host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    host.tick(m.JOULES_S)
+    assert kinds(host.heard)[2:] == ["result"]
     assert host.pieces == [(0, SMALL)]
     host.event(m.Measured(5, 1000, 10, "modelled", 0))
-    assert kinds(host.heard)[2:] == ["result", "commit"], "work that is quickly over needs no TAKEN"
+    assert host.last() == Commit(host.nonce, 5, 1000, 10, "modelled", 0)
+
+
+def test_a_kept_small_result_whose_joules_are_known_is_delivered_in_one() -> None:
+    host = Host()
+    small(host)
+    host.event(m.BaseReady(5, True))
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    host.event(m.Measured(5, None, None, "none", 1))
+    host.hear(host.agent.restart(host.now_s))
+    small(host)
+    last = host.last()
+    assert isinstance(last, Delivery)
+    assert (last.lease, last.compute_uj, last.update_bytes, host.pieces) == (5, None, SMALL, [(0, SMALL)] * 2)
 
 
 def test_work_that_takes_longer_is_said_to_be_taken() -> None:

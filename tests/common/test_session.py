@@ -17,6 +17,7 @@ from paceline.wire import (
     Chunk,
     Commit,
     Credit,
+    Delivery,
     End,
     Energy,
     Failed,
@@ -41,6 +42,7 @@ SAMPLES: dict[type[Message], Message] = {
     Taken: Taken(N, L),
     Ping: Ping(N, L, 3),
     Result: Result(N, "r", 1, 0, 0, L, 10, 1, 1000, 0, 0, "b", 40, "u", False),
+    Delivery: Delivery(N, "r", 1, 0, 0, L, 10, 1, 1000, 0, 0, "b", 40, "u", False, 5, None, "modelled", 0),
     Chunk: Chunk(N, L, 0),
     Credit: Credit(N, L, 0, 40),
     Commit: Commit(N, L, None, None, "none", 0),
@@ -68,7 +70,7 @@ STEPS = {
     State.GREETING: 1, State.IDLE: 2, State.LOADING: 3, State.READY: 4, State.ASSIGNED: 5, State.WORKING: 6,
     State.UPLOADING: 7, State.JUDGING: 8,
 }  # fmt: skip
-LEASED = (Taken, Result, Chunk, Credit, Commit, Cancel, Answer, Failed)
+LEASED = (Taken, Result, Delivery, Chunk, Credit, Commit, Cancel, Answer, Failed)
 HOLDING = (State.ASSIGNED, State.WORKING, State.UPLOADING, State.JUDGING)
 
 # The law, written out once more by hand: state -> kind -> where it leads. Each kind comes from the end that may say it.
@@ -82,8 +84,8 @@ LAW: dict[str, dict[str, str | None]] = {
     "idle": ANY | {"load": "loading"},
     "loading": ANY | {"load": None, "ready": "ready", "failed": None},
     "ready": ANY | {"load": "loading", "ready": None, "failed": "loading", "assign": "assigned"},
-    "assigned": END | {"assign": None, "taken": "working", "result": "uploading", "chunk": None},
-    "working": END | {"chunk": None, "credit": None, "result": "uploading"},
+    "assigned": END | {"assign": None, "taken": "working", "result": "uploading", "delivery": "judging", "chunk": None},
+    "working": END | {"chunk": None, "credit": None, "result": "uploading", "delivery": "judging"},
     "uploading": END | {"chunk": None, "credit": None, "commit": "judging"},
     "judging": END | {"answer": "ready", "chunk": None, "credit": None},
     "closed": {},

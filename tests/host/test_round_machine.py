@@ -24,6 +24,7 @@ from paceline.wire import (
     Chunk,
     Commit,
     Credit,
+    Delivery,
     End,
     Energy,
     Failed,
@@ -553,6 +554,53 @@ def test_a_part_of_a_small_update_is_refused_as_a_whole(nbytes: int) -> None:
     plain = Result(a.session, a.run, a.round, a.slice, 0, a.lease, 24, 1, 1000, 0, 0, a.base_sha256, 4000, "u", False)
     with pytest.raises(RemoteProtocolError, match="payload"):
         script.says(0, plain, nbytes)
+
+
+def delivered(nbytes: int, **changes: object) -> tuple[Script, Delivery]:
+    """Return the script of one board with a small model that has delivered `nbytes` of its update, and what it said."""
+    script = Script(boards=1, model_bytes=4000)
+    script.connect(0)
+    script.ready(0, model_bytes=4000)
+    script.settle()
+    a = script.assignment(0)
+    plain = Delivery(
+        a.session, a.run, a.round, a.slice, 0, a.lease, 24, 1, 24_000, 0, 0, a.base_sha256, 4000, "u", False,
+        5000, 10, "modelled", 0,
+    )  # fmt: skip
+    said = dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+    script.says(0, said, nbytes)
+    return script, said
+
+
+def test_a_delivery_is_result_update_and_joules_in_one() -> None:
+    script, said = delivered(4000)
+    (job,) = script.store.jobs
+    assert isinstance(job, rm.StoreResult)
+    assert job.result is said
+    assert job.commit == Commit(said.session, said.lease, 5000, 10, "modelled", 0)
+    script.settle()
+    assert script.planner.observed == [(0, 0.024, 0.005, 24)]
+    assert script.machine.round == 2
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "changes", "why"),
+    [
+        (0, {}, "commit before the whole update was here"),
+        (4000, {"samples": 23}, "samples 23 instead of 24"),
+        (4000, {"compute_us": 0}, "no compute time"),
+    ],
+)
+def test_a_delivery_that_is_not_what_was_assigned_is_refused_once(
+    nbytes: int, changes: dict[str, object], why: str
+) -> None:
+    script, _ = delivered(nbytes, **changes)
+    answer = script.last(0, Answer)
+    assert isinstance(answer, Answer)
+    assert answer.verdict == "rejected"
+    assert why in answer.reason
+    assert script.machine.boards[0].failures == 1
+    assert not any(isinstance(job, rm.StoreResult) for job in script.store.jobs)
 
 
 def test_a_boards_own_chunk_limit_binds_the_hosts_chunks() -> None:
