@@ -52,6 +52,8 @@ class State(enum.Enum):
     JUDGING = "judging"
     CLOSED = "closed"
 
+    __hash__ = object.__hash__  # each is one object; enum's own is a function in Python, and a table is looked up by it
+
 
 _S = State
 _ALWAYS: dict[type[Message], State | None] = {

@@ -10,10 +10,11 @@ from __future__ import annotations
 import fcntl
 import functools
 import json
+import operator
 import os
 import sqlite3
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -155,14 +156,14 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """Make everything inside one commit: all of it is on disk afterwards, or, after an exception, none of it."""
         if self._dead:
             raise StorageError(f"{self.folder / JOURNAL}: cannot be written any more: {self._dead}")
-        if self._inside:
-            yield
-            return
+        return _INSIDE if self._inside else self._whole()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
         spool_end = self._spool_end
         self._inside = True
         try:
@@ -293,16 +294,29 @@ class Journal:
     def _insert(self, table: str, row: object, *more: object) -> None:
         values = (*_values(row), *more)
         with self.transaction():
-            self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+            self._db.execute(_insertion(table, len(values)), values)
 
     def _put(self, table: str, row: Any, key: str) -> None:
         with self.transaction():
             self._db.execute(_upsert(table, row.__class__, key), _values(row))
 
 
-def _values(row: Any) -> list[Any]:
+_INSIDE: AbstractContextManager[None] = nullcontext()  # of what is part of a commit already
+
+
+def _values(row: Any) -> tuple[Any, ...]:
     """Return a row's fields; all are plain values, and `astuple` would copy each of them deeply."""
-    return [getattr(row, name) for name in row.__dataclass_fields__]
+    return tuple(_getter(row.__class__)(row))
+
+
+@functools.cache
+def _getter(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
+    return operator.attrgetter(*(f.name for f in fields(cls)))  # all tables have more than one
+
+
+@functools.cache
+def _insertion(table: str, columns: int) -> str:
+    return f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
 
 
 @functools.cache

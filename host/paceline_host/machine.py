@@ -239,12 +239,15 @@ class RoundMachine:
 
     def wake_s(self) -> float:
         """Return when the next Tick is due."""
-        leases = [board.lease for board in self.boards if board.lease is not None]
-        times = [lease.due_s for lease in leases if lease.number not in self._judging]
-        times += [board.hold_end_s for board in self.boards]
-        times += [board.held[0][1] + HOLD_S for board in self.boards if board.held]
         if self._due:
             return 0.0
+        times = []
+        for board in self.boards:
+            if board.lease is not None and board.lease.number not in self._judging:
+                times.append(board.lease.due_s)
+            if board.held:
+                times.append(board.held[0][1] + HOLD_S)
+            times.append(board.hold_end_s)
         if self.phase == "starting":
             times.append(self._start_end_s)
         if self._alone_s is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from paceline.quick import quicken
 from paceline_host.regimes import Slice
 
 Verdict = Literal["accepted", "rejected", "stale", "failed", "lost"]  # only accepted ones are counted
@@ -136,3 +137,6 @@ class Event:
     detail: Any = None
     round: int | None = None
     board: int | None = None
+
+
+quicken((Run, Board, Round, Contribution, Energy, Event))

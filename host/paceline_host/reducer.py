@@ -7,6 +7,7 @@ Accumulators are float64, blocks keep temporaries in the cache; memory is one ac
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -146,10 +147,14 @@ class Reducer:
 
 def _array(buffer: Buffer, tensor: TensorSpec) -> Array:
     """View a tensor of a whole model, flat. bool as bytes, bfloat16 as its 16 bits: numpy has no such type."""
-    names = {"bool": "u1", "bfloat16": "<u2"}
-    dtype = np.dtype(names.get(tensor.dtype, tensor.dtype)).newbyteorder("<")
-    array: Array = np.frombuffer(buffer, dtype, tensor.items, tensor.offset)
+    array: Array = np.frombuffer(buffer, _dtype(tensor.dtype), tensor.items, tensor.offset)
     return array
+
+
+@functools.cache
+def _dtype(name: str) -> np.dtype[Any]:
+    names = {"bool": "u1", "bfloat16": "<u2"}
+    return np.dtype(names.get(name, name)).newbyteorder("<")
 
 
 def _wide(values: Array, tensor: TensorSpec) -> NDArray[np.float64]:

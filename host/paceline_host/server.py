@@ -199,8 +199,8 @@ class Server:
                 self._run.ended.put(error)
 
     def _turn(self) -> None:
-        machine_s = self._run.machine.wake_s() if self._run is not None else float("inf")
-        due_s = min(machine_s, self._peers.next_silence_s(), self._looked_s + VIEW_S)
+        tick_s = self._run.machine.wake_s() if self._run is not None else float("inf")
+        due_s = min(tick_s, self._peers.next_silence_s(), self._looked_s + VIEW_S)
         self._link.poll(max(0.0, due_s - time.monotonic()))
         try:
             for arrival in self._link.receive():
@@ -213,7 +213,7 @@ class Server:
                     self._errands.get_nowait()()
             if self._run is None:
                 self._begin_next()
-            self._mind_the_run()
+            self._mind_the_run(tick_s)
             if time.monotonic() >= self._looked_s + VIEW_S:
                 self._look(time.monotonic())
         except BaseException as error:  # of this run: its store, its machine; boards are served on
@@ -242,7 +242,8 @@ class Server:
             for name, how in self._departed.items():
                 self._gone(name, how, for_good=True)
 
-    def _mind_the_run(self) -> None:
+    def _mind_the_run(self, tick_s: float) -> None:
+        """Hand on what the store has done. `tick_s`: when this turn's Tick is due; one due since is the next turn's."""
         run = self._run
         if run is None:
             return
@@ -253,7 +254,7 @@ class Server:
         if self._stop_reason:
             reason, self._stop_reason = self._stop_reason, ""
             self._step(m.Stop(reason))
-        if time.monotonic() >= run.machine.wake_s():
+        if time.monotonic() >= tick_s:
             self._step(m.Tick())
         if run.jobs:
             run.store.post(run.jobs)

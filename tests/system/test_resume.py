@@ -164,7 +164,7 @@ def test_with_replayed_reports_an_adaptive_run_that_was_killed_gives_the_same_mo
     again = kill_and_resume(tmp_path / "again", [], "--replay-reports", reports, policy="time", rounds=4)
     killed = kill_and_resume(
         tmp_path / "killed",
-        ["said:answer:5", "committed-FinishRound:1"],
+        ["committed-StoreResult:5", "committed-FinishRound:1"],
         "--replay-reports",
         reports,
         policy="time",

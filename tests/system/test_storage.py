@@ -226,7 +226,7 @@ def spoiled(bench: Bench, point: str = "said:assign:5") -> Path:
 )
 def test_what_is_gone_is_named_and_nothing_that_is_left_is_touched(tmp_path: Path, what: str, says: str) -> None:
     with Bench(tmp_path) as bench:
-        run = spoiled(bench, "said:answer:5")  # two of the second round are counted, one is not
+        run = spoiled(bench, "committed-StoreResult:5")  # two of the second round are counted, one is not
         for path in run.glob(what):
             path.unlink()
         left = {path: path.read_bytes() for path in run.rglob("*.safetensors")}

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Protocol
 
 from paceline.errors import RunError
+from paceline.quick import quicken
 from paceline.wire import Range
 
 REGIMES = {"pma": "paceline_host.regimes.pma:Pma"}
@@ -28,6 +29,9 @@ class Slice:
     def samples(self) -> int:
         """How many samples the ranges hold."""
         return sum(end - begin for _, begin, end in self.ranges)
+
+
+quicken((Slice,))
 
 
 class Regime(Protocol):
