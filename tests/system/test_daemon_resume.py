@@ -112,7 +112,7 @@ def test_killed_at_every_write_and_after_every_message_a_daemon_takes_up_its_run
         "committed-FinishRound",
         "ticket",
         "said:queued",
-        "heard:result",
+        "heard:delivery",
         "said:answer",
     } <= kinds
     tried = chosen(points)

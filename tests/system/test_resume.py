@@ -177,7 +177,7 @@ def test_with_replayed_reports_an_adaptive_run_that_was_killed_gives_the_same_mo
 
 
 def test_the_report_of_a_run_that_was_interrupted_says_so_and_gives_no_percentages(tmp_path: Path) -> None:
-    kill_and_resume(tmp_path, ["said:answer:1"])
+    kill_and_resume(tmp_path, ["committed-StoreResult:1"])
     report = load_report(tmp_path / "runs" / "exp-001")
     text = " ".join(render(report).split())
     assert "equal: interrupted in round 1 and taken up again" in text
