@@ -9,7 +9,7 @@ second what it was spent on (`Mark`), so that the ledger's five categories add u
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from paceline.errors import RemoteProtocolError
 from paceline.session import Session, State
@@ -393,7 +393,7 @@ class AgentMachine:
 
     def _measured(self, event: Measured, now_s: float) -> None:
         if self._kept is not None and event.lease == self._kept.lease:
-            self._kept = replace(self._kept, energy=event)
+            self._kept = Kept(**{**vars(self._kept), "energy": event})  # `replace` looks at each field, at a price
             if self._offer_s < float("inf"):
                 self._offer(self._kept, now_s, again=False)
             else:

@@ -817,7 +817,8 @@ class RoundMachine:
         for message, since_s in held:
             if isinstance(message, Answer) and board.session is not None and board.session.lease != message.lease:
                 continue  # its trainer has died meanwhile: the board has let go of the lease
-            self._out.append(Send(index, replace(message, ago_us=max(0, round((self._now_s - since_s) * 1e6)))))
+            ago_us = max(0, round((self._now_s - since_s) * 1e6))
+            self._out.append(Send(index, type(message)(**{**vars(message), "ago_us": ago_us})))
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {
         Ready: _ready, Ping: _ping, Credit: _credit, Result: _result, Delivery: _result, Commit: _commit,
