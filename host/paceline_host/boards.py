@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the round machine knows of each board and of its lease. Data only: decides nothing, knows no socket or clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from paceline.session import Session
+from paceline.transfer import Rate, Receiver, Sender
+from paceline.wire import CHUNK_CEILING, Answer, Commit, Ready, Result, RoundClosed
+from paceline_host.regimes import Slice
+from paceline_host.steps import Part
+
+
+@dataclass
+class Lease:
+    """One board's hold on one slice, first for `seconds`; progress moves `end_s`."""
+
+    number: int
+    slice: Slice
+    base: str
+    granted_s: float
+    seconds: float
+    end_s: float
+    sender: Sender | None = None
+    receiver: Receiver | None = None
+    result: Result | None = None
+    commit: Commit | None = None
+    samples: int = 0
+    stalls_s: float = float("inf")  # when the transfer in hand counts as stalled
+
+    @property
+    def due_s(self) -> float:
+        """When the lease ends unless something moves."""
+        return min(self.end_s, self.stalls_s)
+
+    def fault(self, patience_s: float) -> str:
+        """Say what did not happen before `due_s`."""
+        if self.end_s <= self.stalls_s:
+            return f"no progress before its lease of slice {self.slice.index} ended"
+        what, part = ("update", self.receiver) if self.receiver is not None else ("model", self.sender)
+        assert part is not None
+        return f"no progress of the {what} for {patience_s:g} s: {part.have} of {part.size} bytes moved"
+
+
+@dataclass
+class Board:
+    """What the machine knows of a board."""
+
+    name: str
+    session: Session | None = None
+    agent_pid: int = 0
+    agent_version: str = ""
+    chunk_bytes: int = CHUNK_CEILING  # of this session: neither side's limit is passed
+    rate_in: Rate = field(default_factory=Rate)  # of this session, as is the next
+    rate_out: Rate = field(default_factory=Rate)
+    ready: Ready | None = None
+    lease: Lease | None = None
+    queue: deque[Slice] = field(default_factory=deque)
+    hold_end_s: float = float("inf")  # until then the queue waits for a board that is coming back
+    part: Part | None = None  # what is here of an update that did not come in whole
+    base: str = ""  # the model it is known to hold
+    share: int = 0  # samples of this round that were leased to it
+    done: int = 0  # of them, those accepted
+    failures: int = 0
+    barred: bool = False
+    departed: bool = False  # its process is known to be no more
+    begun: bool = False
+    energies_owed: int = 0  # ROUND_CLOSED and END that were not answered with ENERGY yet
+    held: list[tuple[Answer | RoundClosed, float]] = field(default_factory=list)  # what is still to be said, since when
+    energy_per_sample_j: float | None = None
+    since_s: float = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """May be given work."""
+        return self.session is not None and self.ready is not None and not self.barred
+
+    @property
+    def hopeless(self) -> bool:
+        """Will not be given work again, as far as is known."""
+        return self.barred or self.departed
+
+
+def part_of(result: Result) -> Part:
+    """Return which update a result announces."""
+    return Part(result.round, result.slice, result.update_sha256, result.update_bytes)
