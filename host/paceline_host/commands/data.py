@@ -7,6 +7,7 @@ import argparse
 import json
 
 from paceline.commandline import Program
+from paceline.data.cache import NAMES
 from paceline.talk import Talk
 
 
@@ -24,8 +25,8 @@ def add(program: Program) -> None:
         ],
         exits=(3,),
     )
-    parser.add_argument("name", metavar="NAME", help="mnist")
-    parser.offers = {"name": ("mnist",)}
+    parser.add_argument("name", metavar="NAME", help=", ".join(NAMES))
+    parser.offers = {"name": NAMES}
     parser.add_argument(
         "--source", default="", metavar="SOURCE", help="take it from this source only (see the error for their names)"
     )
