@@ -26,7 +26,7 @@ ARROWS = [
 ]
 # One door for each effect: what is imported -> the only modules that may.
 TORCH_DOORS = (
-    r"paceline\.tasks\..+|paceline\.torch(\..*)?|paceline_agent\.(trainer\w*|workers\..+)"
+    r"paceline\.tasks\..+|paceline\.split\.(client|host|inprocess)|paceline\.torch(\..*)?|paceline_agent\.(trainer\w*|workers\..+)"
     r"|paceline_host\.(evaluation|reducers?)(\..*)?"
 )
 DOORS = {
