@@ -6,7 +6,7 @@ is refused, and a void one leaves no trace.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -40,6 +40,15 @@ TASKS: dict[str, tuple[str, dict[str, object]]] = {
     "cifar10 resnet18, augmented": ("cifar10", {"model": "resnet18", "cut": "layer1", "augment": True}),
     "cifar100 resnet34": ("cifar100", {"model": "resnet34", "cut": "layer2"}),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors on a busy machine: two threads that wait for each other are many times slower than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
