@@ -109,5 +109,5 @@ def test_gpsl_learns_as_central_training_and_fixed_batches_fail_on_a_severe_spli
     totals = np.bincount(task.train.labels(), minlength=10).tolist()
     for method in ("gpsl", "central"):
         full = [step.l1 for step in last[method].deviations if step.samples == BATCH]
-        error = float(np.std(full)) / len(full) ** 0.5
-        assert abs(float(np.mean(full)) - expected(BATCH, totals)) < 5 * error
+        spread = float(np.std(full)) / len(full) ** 0.5
+        assert abs(float(np.mean(full)) - expected(BATCH, totals)) < 5 * spread
