@@ -18,6 +18,9 @@ from paceline.errors import CoreError
 U32_MAX = 0xFFFFFFFF
 U64_MAX = 0xFFFFFFFFFFFFFFFF
 UNKNOWN = math.nan
+PURPOSE_PARTITION = int(lib.PL_PURPOSE_PARTITION)
+PURPOSE_AUGMENT = int(lib.PL_PURPOSE_AUGMENT)
+PURPOSE_LOCAL_ORDER = int(lib.PL_PURPOSE_LOCAL_ORDER)
 
 _SENTENCES = {
     lib.PL_ERR_ARGUMENT: "a count, index or setting is outside its range",

@@ -50,7 +50,10 @@ enum pl_status {
  * never shifts the next. 2^34 words a stream. */
 enum pl_purpose {
     PL_PURPOSE_PERMUTATION = 1, /* order of the samples of an epoch; step 0 */
-    PL_PURPOSE_SAMPLER = 2      /* draws of a step; PL_PURPOSE_SAMPLER + 256 * r for its r-th redraw */
+    PL_PURPOSE_SAMPLER = 2,     /* draws of a step; PL_PURPOSE_SAMPLER + 256 * r for its r-th redraw */
+    PL_PURPOSE_PARTITION = 16,  /* who holds which sample: epoch is the try, step the class or the purpose within */
+    PL_PURPOSE_AUGMENT = 17,    /* one sample's crop and flip: step is the sample */
+    PL_PURPOSE_LOCAL_ORDER = 18 /* the seed of a client's own permutations: step is the client */
 };
 
 typedef struct pl_rng {

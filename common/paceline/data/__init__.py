@@ -10,18 +10,22 @@ from __future__ import annotations
 from paceline.data.cache import Fetched, cache_root, fetch, find
 from paceline.data.dataset import Dataset, Part, open_dataset
 from paceline.data.idx import Idx, read_idx
+from paceline.data.partitioning import METHODS, Partition, partition
 from paceline.data.sources import SOURCES, Source
 
 __all__ = [
+    "METHODS",
     "SOURCES",
     "Dataset",
     "Fetched",
     "Idx",
     "Part",
+    "Partition",
     "Source",
     "cache_root",
     "fetch",
     "find",
     "open_dataset",
+    "partition",
     "read_idx",
 ]

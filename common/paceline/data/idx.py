@@ -85,7 +85,7 @@ def _content(path: Path) -> memoryview:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except FileNotFoundError:
         raise DataError(
-            f"{path} does not exist; run `paceline data fetch mnist` or give a folder with the four IDX files"
+            f"{path} does not exist; run `paceline data fetch` or give a folder with the four IDX files"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is a damaged gzip file ({error}); fetch or copy it again") from None

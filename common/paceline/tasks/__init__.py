@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from paceline.errors import SettingsError
 from paceline.settings import did_you_mean, load_table
@@ -22,8 +22,11 @@ Buffer = bytes | bytearray | memoryview  # a whole model of manifest.nbytes byte
 Indices = Sequence[int] | memoryview  # sample numbers in 0 .. Task.samples-1; a memoryview has format "I"
 
 TASKS: dict[str, str] = {
-    "mnist": "paceline.tasks.mnist:Mnist",  # MLP on images of digits; needs torch and data
+    "mnist": "paceline.tasks.images:mnist",  # images of digits; as all below but "linear" it needs torch and data
     "linear": "paceline.tasks.linear:Linear",  # ten floats, no torch, no data: for the link, tests and overhead
+    "fashion-mnist": "paceline.tasks.images:fashion_mnist",
+    "cifar10": "paceline.tasks.images:cifar10",
+    "cifar100": "paceline.tasks.images:cifar100",
 }
 
 
@@ -66,6 +69,46 @@ class Task(Protocol):
 
     def learner(self) -> Learner:
         """Return a new learner; several may live side by side."""
+
+
+class SplitTask(Task, Protocol):
+    """A task whose model is an ordered list of named parts and is cut behind one of them.
+
+    `manifest` is the layout of the client part followed by that of the server part, so a whole model's bytes are the
+    two parts' bytes one after the other.
+    """
+
+    parts: tuple[str, ...]  # names, in order
+    cut: str  # the last part that clients hold
+    classes: int  # labels are 0 .. classes-1
+    notes: tuple[str, ...]  # what the cut changed in the model, a sentence each
+    client_manifest: Manifest  # parameters only
+    server_manifest: Manifest
+    smashed_shape: tuple[int, ...]  # of one sample's tensor at the cut
+    precision: str  # dtype of all parameters
+
+    def halves(self) -> tuple[Any, Any]:
+        """Return the client's and the server's torch module, with the weights of `initial`."""
+
+    def client_half(self) -> Any:
+        """Return the client's torch module alone, with undefined weights: they come from the host."""
+
+    def optimiser(self, weights: Any) -> Any:
+        """Return the optimiser that the options name, on one flat tensor of parameters."""
+
+    def batch(self, indices: Indices, epoch: int) -> tuple[Any, Any]:
+        """Return inputs and labels of training samples as tensors, augmented as the epoch has it."""
+
+
+def splittable(task: Task) -> SplitTask:
+    """Return a task that is cut. Raises SettingsError where it is not, or cannot be."""
+    if not hasattr(task, "cut"):
+        raise SettingsError(["task.name: this task's model has one part only and cannot be cut for split learning"])
+    split_task = cast(SplitTask, task)
+    if not split_task.cut:
+        valid = ", ".join(split_task.parts[:-1])
+        raise SettingsError([f"task.cut is missing: split learning needs the part to cut behind, one of {valid}"])
+    return split_task
 
 
 def make(name: str, options: Mapping[str, object], seed: int, data_dir: Path | None) -> Task:

@@ -17,13 +17,36 @@ Width = Annotated[int, Bounds(ge=1, le=8192)]
 class MnistOptions:
     """Options of [task] name = "mnist"."""
 
-    model: Literal["mlp"] = "mlp"
+    model: Literal["mlp", "cnn"] = "mlp"
     hidden: Annotated[tuple[Width, ...], Bounds(ge=1, le=8)] = (64,)  # hidden layers, ReLU between
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: Annotated[float, Bounds(ge=0, le=100)] = 0.05
     momentum: Annotated[float, Bounds(ge=0, lt=1)] = 0.5  # sgd only; forgotten at each round, so little of it helps
     batch: Annotated[int, Bounds(ge=1, le=65_536)] = 8  # samples of one optimiser step
     reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.0025  # declared, at speed 1.0
+    cut: str = ""  # the last part of the model that stays at the clients (split learning); "": not cut
+    norm: Literal["auto", "none", "batch", "group"] = "auto"  # auto: batch in ResNets, none elsewhere
+    augment: bool = False  # crop out of an edge of one pixel, flip; keyed by (seed, epoch, sample)
+    train_samples: Annotated[int, Bounds(ge=0, lt=1 << 32)] = 0  # the first so many of the set; 0: all
+    test_samples: Annotated[int, Bounds(ge=0, lt=1 << 32)] = 0
+    precision: Literal["float32", "float64"] = "float32"  # float64: to compare with, slow
+
+
+@dataclass(frozen=True)
+class FashionOptions(MnistOptions):
+    """Options of [task] name = "fashion-mnist"."""
+
+    model: Literal["mlp", "cnn"] = "cnn"
+
+
+@dataclass(frozen=True)
+class CifarOptions(MnistOptions):
+    """Options of [task] name = "cifar10" and "cifar100"; the paper's are resnet18 and 34, cut = "layer1", batch 128."""
+
+    model: Literal["mlp", "cnn", "resnet18", "resnet34"] = "cnn"  # type: ignore[assignment]  # wider than in MNIST's
+    learning_rate: Annotated[float, Bounds(ge=0, le=100)] = 0.01
+    momentum: Annotated[float, Bounds(ge=0, lt=1)] = 0.0
+    reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.02  # declared, of the cnn at speed 1.0
 
 
 @dataclass(frozen=True)
@@ -37,4 +60,10 @@ class LinearOptions:
     reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.001  # declared, at speed 1.0
 
 
-OPTIONS: dict[str, type[MnistOptions] | type[LinearOptions]] = {"mnist": MnistOptions, "linear": LinearOptions}
+OPTIONS: dict[str, type[MnistOptions] | type[LinearOptions]] = {
+    "mnist": MnistOptions,
+    "linear": LinearOptions,
+    "fashion-mnist": FashionOptions,
+    "cifar10": CifarOptions,
+    "cifar100": CifarOptions,
+}

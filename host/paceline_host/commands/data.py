@@ -1,18 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`paceline data fetch`: data sets into the cache."""
+"""`paceline data`: data sets into the cache, and a training set dealt to clients."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from paceline.commandline import Program
+from paceline.data.cache import NAMES
+from paceline.data.partitioning import METHODS, Partition
+from paceline.data.sources import KINDS
+from paceline.errors import DataError, StorageError
 from paceline.talk import Talk
+
+MANY_CLASSES = 20  # from which on a table says how many classes a client has, not how many samples of each
 
 
 def add(program: Program) -> None:
-    """Register the group and its command."""
-    program.group("data", "data sets: fetch")
+    """Register the group and its commands."""
+    program.group("data", "data sets: fetch, partition")
+    _add_fetch(program)
+    _add_partition(program)
+
+
+def _add_fetch(program: Program) -> None:
     parser = program.command(
         "data fetch",
         _fetch,
@@ -24,12 +36,42 @@ def add(program: Program) -> None:
         ],
         exits=(3,),
     )
-    parser.add_argument("name", metavar="NAME", help="mnist")
-    parser.offers = {"name": ("mnist",)}
+    parser.add_argument("name", metavar="NAME", help=", ".join(NAMES))
+    parser.offers = {"name": NAMES}
     parser.add_argument(
         "--source", default="", metavar="SOURCE", help="take it from this source only (see the error for their names)"
     )
     parser.add_argument("--json", action="store_true", help="print what was got as JSON")
+
+
+def _add_partition(program: Program) -> None:
+    parser = program.command(
+        "data partition",
+        _partition,
+        "deal a training set to clients, and show who holds what",
+        about="The same seed gives the same partition on every machine. mild and severe are Extended Dirichlet with 5 "
+        "and 2 classes a client and alpha 3.",
+        examples=[
+            ("paceline data partition cifar10 --clients 16 --method severe", "two classes a client, as a table"),
+            ("paceline data partition mnist --clients 16 --method shards --picture who.svg", "and as a picture"),
+            ("paceline data partition mnist --clients 16 --save clients.partition", "kept, for a run"),
+        ],
+        exits=(3, 10),
+    )
+    parser.add_argument("name", metavar="NAME", help=", ".join(KINDS))
+    parser.offers = {"name": tuple(KINDS), "method": METHODS}
+    parser.add_argument("--clients", type=int, metavar="K", help="how many (natural: left out, one a value)")
+    parser.add_argument("--method", default="iid", metavar="METHOD", help=f"{', '.join(METHODS)} (default iid)")
+    parser.add_argument("--classes-per-client", type=int, default=2, metavar="C", help="of dirichlet-classes (2)")
+    parser.add_argument("--alpha", type=float, default=3.0, metavar="A", help="of the Dirichlet shares (default 3)")
+    parser.add_argument("--shards-per-client", type=int, default=2, metavar="S", help="of shards (default 2)")
+    parser.add_argument("--column", metavar="FILE", help="of natural: a text file, a line a sample")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the draws (default 1)")
+    parser.add_argument("--samples", type=int, default=0, metavar="N", help="the first so many samples (default all)")
+    parser.add_argument("--folder", metavar="FOLDER", help="a folder of your own with the data set's files")
+    parser.add_argument("--save", metavar="FILE", help="write the partition here, compact")
+    parser.add_argument("--picture", metavar="FILE", help="draw it: a name that ends in .svg or .png")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
 
 
 def _fetch(arguments: argparse.Namespace, talk: Talk) -> int:
@@ -44,3 +86,81 @@ def _fetch(arguments: argparse.Namespace, talk: Talk) -> int:
         print(got.folder)
         talk.info(f"{got.label}: {got.train} + {got.test} samples, {got.bytes:,} bytes; {got.terms}")
     return 0
+
+
+def _partition(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline.data import open_dataset, partition
+
+    if not 0 <= arguments.seed < 1 << 64 or arguments.samples < 0:
+        raise DataError(f"--seed {arguments.seed} --samples {arguments.samples}: expected whole numbers of 0 or more")
+    data = open_dataset(arguments.name, Path(arguments.folder) if arguments.folder else None)
+    labels = data.train.head(arguments.samples).labels()
+    dealt = partition(
+        labels, arguments.clients, arguments.method, classes_per_client=arguments.classes_per_client,
+        alpha=arguments.alpha, shards_per_client=arguments.shards_per_client, column=_column(arguments.column),
+        seed=arguments.seed,
+    )  # fmt: skip
+    table = dealt.table(labels, data.classes)
+    options = ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in dealt.options.items())
+    how = f"{dealt.method} ({options})" if options else dealt.method
+    title = f"{arguments.name}, {dealt.clients} clients: {how}, seed {dealt.seed}"
+    if arguments.json:
+        print(json.dumps(_as_json(arguments.name, data.label, dealt, table)))
+    else:
+        print("\n".join(_lines(title, data.label, table)))
+    if arguments.save:
+        _write(Path(arguments.save), dealt.to_bytes())
+        talk.info(f"saved in {arguments.save}")
+    if arguments.picture:
+        from paceline_host.plot_partition import draw_partition
+
+        draw_partition(table, title, Path(arguments.picture))
+        talk.info(f"drawn in {arguments.picture}")
+    return 0
+
+
+def _column(name: str | None) -> list[str] | None:
+    if name is None:
+        return None
+    try:
+        return Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"--column {name}: cannot be read as text: {error}") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise StorageError(f"{path}: the partition cannot be written: {error.strerror}") from None
+
+
+def _as_json(name: str, label: str, dealt: Partition, table: list[list[int]]) -> dict[str, object]:
+    return {
+        "schema": "paceline-partition-table-1",
+        "data": name,
+        "label": label,
+        "method": dealt.method,
+        "options": dict(dealt.options),
+        "seed": dealt.seed,
+        "clients": [{"client": k, "samples": sum(row), "classes": row} for k, row in enumerate(table)],
+    }
+
+
+def _lines(title: str, label: str, table: list[list[int]]) -> list[str]:
+    """Return the table: a client a line, its samples of each class, or how many classes it has where there are many."""
+    classes = len(table[0])
+    few = classes <= MANY_CLASSES
+    heads = [f"{c:>6}" for c in range(classes)] if few else [" classes", " largest class"]
+    lines = [title, f"data: {label}", "", f"{'client':>6} {'samples':>8}  {''.join(heads)}"]
+    lines.append("-" * len(lines[-1]))
+    totals = [sum(column) for column in zip(*table, strict=True)]
+    for name, row in [*((str(k), row) for k, row in enumerate(table)), ("all", totals)]:
+        if name == "all":
+            lines.append(lines[4])
+        if few:
+            cells = "".join(f"{count or '-':>6}" for count in row)
+        else:
+            cells = f"{sum(count > 0 for count in row):>8}{100 * max(row) / max(1, sum(row)):>12.1f} %"
+        lines.append(f"{name:>6} {sum(row):>8}  {cells}")
+    return lines

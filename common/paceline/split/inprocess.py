@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Split training of K clients in one process: the same schedules and the same steps as over the link, without one.
+
+For tests and for experiments about learning, not about time: who computes when plays no part here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.batches import schedule
+from paceline.core import PURPOSE_LOCAL_ORDER, permutation, philox
+from paceline.deviation import EpochLabels, StepDeviation
+from paceline.errors import DataError
+from paceline.split.client import SplitClient
+from paceline.split.host import SplitHost, Upload
+from paceline.tasks import Evaluation, SplitTask
+
+GROUP = 0  # the key under which clients compute together
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch came to."""
+
+    epoch: int
+    steps: int
+    samples: int
+    loss: float  # mean over the samples, each before its step
+    batches: tuple[int, ...]  # of each step: what the method made of the batch that was asked for
+    deviations: tuple[StepDeviation, ...]  # of each step's labels from the epoch's
+    evaluation: Evaluation | None  # after the epoch; None where none was asked for
+
+
+def train(
+    task: SplitTask,
+    clients: Sequence[Sequence[int] | NDArray[np.int64]],
+    method: str,
+    batch: int,
+    epochs: int,
+    *,
+    seed: int = 1,
+    together: bool = True,
+    evaluate_every: int = 1,
+    wire_dtype: str = "float32",
+    device: str = "cpu",
+    told: Callable[[Epoch], object] = lambda epoch: None,
+) -> tuple[list[Epoch], SplitHost]:
+    """Train from the task's first weights; return the epochs and the host with the model.
+
+    `clients`: the sample numbers of each. `together`: the clients of a step compute as one, which is much faster and
+    the same up to rounding; otherwise each for itself, as over the link. The last epoch is always evaluated unless
+    `evaluate_every` is 0. Raises SettingsError and CoreError as `schedule` does, DataError for a sample held twice.
+    """
+    pools = [np.asarray(own, np.int64) for own in clients]
+    every = np.concatenate(pools)
+    if len(np.unique(every)) != len(every) or every.min() < 0 or every.max() >= task.samples:
+        raise DataError(f"the clients' samples must differ and lie in 0 to {task.samples - 1}")
+    sizes = [len(own) for own in pools]
+    if method == "central":
+        pools = [every]
+    host, client = SplitHost(task, wire_dtype, device), SplitClient(task, wire_dtype, device)
+    done = []
+    for epoch in range(epochs):
+        steps = schedule(method, sizes, batch, seed, epoch)
+        orders = [own[local_order(seed, k, epoch, len(own))] for k, own in enumerate(pools)]
+        used = [0] * len(pools)
+        labels, batches, total = EpochLabels(task.classes), [], 0.0
+        for ids, counts in steps:
+            work = {}
+            for k, count in zip(ids, counts, strict=True):
+                work[k] = orders[k][used[k] : used[k] + count]
+                used[k] += count
+            if together:
+                work = {GROUP: np.concatenate(list(work.values()))}
+            step = _step(host, client, work, epoch)
+            labels.add(step[0])
+            batches.append(step[1])
+            total += step[1] * step[2]
+        due = evaluate_every and (epoch == epochs - 1 or (epoch + 1) % evaluate_every == 0)
+        judged = task.evaluate(host.model()) if due else None
+        mean_loss, deviations = total / sum(batches), tuple(labels.deviations())
+        done.append(Epoch(epoch, len(batches), sum(batches), mean_loss, tuple(batches), deviations, judged))
+        told(done[-1])
+    return done, host
+
+
+def _step(
+    host: SplitHost, client: SplitClient, work: dict[int, NDArray[np.int64]], epoch: int
+) -> tuple[tuple[int, ...], int, float]:
+    """Do one step in the order in which it happens over the link; return labels by class, samples, loss."""
+    client.load(host.client_part())
+    uploads = [Upload(k, len(own), client.forward(k, own.tolist(), epoch)) for k, own in work.items()]
+    step = host.step(uploads)
+    host.commit({k: client.backward(k, step.gradients[k]) for k in step.clients})
+    return step.labels, step.samples, step.loss
+
+
+def local_order(seed: int, client: int, epoch: int, samples: int) -> NDArray[np.uint32]:
+    """Return the order in which a client uses its samples in an epoch: its own permutation, of its own stream."""
+    low, high, _, _ = philox((0, client, 0, PURPOSE_LOCAL_ORDER), (seed & 0xFFFFFFFF, seed >> 32))
+    return np.frombuffer(permutation(high << 32 | low, epoch, samples), np.uint32)

