@@ -292,7 +292,7 @@ class FakeBoard:
         self._later(0.0, am.WorkEdge(action.lease, True, now_us))
         self._later(work_s / 2, am.WorkProgress(action.lease, n // 2))
         self._later(work_s, am.WorkEdge(action.lease, False, now_us + int(work_s * 1e6)))
-        done = am.WorkDone(action.lease, n, 1, max(1, int(work_s * 1e6)), 0, 0, sha(self.update))
+        done = am.WorkDone(action.lease, n, 1, max(1, int(work_s * 1e6)), 0, 0, len(self.update), sha(self.update))
         self._later(work_s, done)
 
     def _later(self, delay_s: float, event: am.Event, trainer: bool = True) -> None:
@@ -328,7 +328,7 @@ class World:
         self.hook: Hook = lambda world, when, who, kind, board: True
         self.dropped_by_boards: list[str] = []
         self.started: list[tuple[int, am.StartWork, str]] = []
-        self.boards = [FakeBoard(self, i, paces_s[i] if paces_s else 0.1 * (i + 1)) for i in range(boards)]
+        self.boards = [self.new_board(i, paces_s[i] if paces_s else 0.1 * (i + 1)) for i in range(boards)]
         self._index = {board.name: board.index for board in self.boards}
         f = self.facts
         self.peers = Peers(Terms(1, f.chunk_bytes, f.credit_bytes, 2.0, f.patience_s))
@@ -342,6 +342,10 @@ class World:
         self.machine = rm.RoundMachine(
             f, Pma(f.samples, f.budget), self.planner, list(self._index), sha(model_of(0)), self.now_s
         )
+
+    def new_board(self, index: int, pace_s: float) -> FakeBoard:
+        """Return a board that is not started."""
+        return FakeBoard(self, index, pace_s)
 
     def restart_host(self) -> None:
         """Kill the host and start it again at once: only what the store has carried out is left of it."""

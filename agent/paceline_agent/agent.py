@@ -132,13 +132,15 @@ class Agent:
                 self._edge(message.lease, message.edge == "begin", message.t_us)
             elif isinstance(message, channel.Progress):
                 self._step(m.WorkProgress(message.lease, message.samples))
+            elif isinstance(message, channel.Output):
+                self._step(m.WorkTensor(message.lease, message.step, message.redraw, message.what, message.size))
             elif isinstance(message, channel.Done):
                 if message.end_us:
                     self._edge(message.lease, False, message.end_us)
                 self._step(
                     m.WorkDone(
                         message.lease, message.samples, message.steps, message.compute_us, message.overruns,
-                        message.late_us, message.update_sha256,
+                        message.late_us, message.update_bytes, message.update_sha256,
                     )
                 )  # fmt: skip
             elif isinstance(message, channel.Failed):
@@ -152,7 +154,7 @@ class Agent:
 
     def _loaded(self, message: channel.Loaded) -> None:
         try:
-            self._trainer.map(message.model_bytes)
+            self._trainer.map(message.inbox_bytes, message.outbox_bytes)
             if self._quota is not None:
                 self._quota.admit(self._trainer_pid)
         except (PacelineError, OSError) as error:
@@ -160,7 +162,12 @@ class Agent:
             return
         self._step(
             m.TrainerReady(
-                message.manifest_digest, message.model_bytes, message.samples, message.data_label, self._trainer_pid
+                message.manifest_digest,
+                message.model_bytes,
+                message.samples,
+                message.data_label,
+                self._trainer_pid,
+                message.inbox_bytes,
             )
         )
 
@@ -240,6 +247,15 @@ class Agent:
         if action.sha256 is not None:
             self._step(m.BaseReady(action.lease, self._base_hash.hexdigest() == action.sha256))
 
+    def _store_tensor(self, action: m.StoreTensor) -> None:
+        """A schedule lies at the inbox's beginning, any other tensor at its end: there is room for both at once."""
+        if self._trainer.model is None:
+            return
+        begin = 0 if action.what == "schedule" else len(self._trainer.model) - action.size
+        self._trainer.model[begin + action.offset : begin + action.offset + len(self._payload)] = self._payload
+        if action.whole:
+            self._trainer.send(channel.Input(action.lease, action.step, action.redraw, action.what, begin, action.size))
+
     def _start_work(self, action: m.StartWork) -> None:
         seed = self._load.seed if self._load else 0
         self._trainer.send(channel.Work(action.lease, action.ranges, action.batch, seed))
@@ -284,7 +300,8 @@ class Agent:
             self._said_bye = self._link.send(header)
 
     _ACTIONS: dict[type[object], Callable[..., None]] = {
-        m.Send: _send, m.StartTrainer: _start_trainer, m.StoreBase: _store_base, m.StartWork: _start_work,
+        m.Send: _send, m.StartTrainer: _start_trainer, m.StoreBase: _store_base, m.StoreTensor: _store_tensor,
+        m.StartWork: _start_work,
         m.StopWork: _stop_work, m.Keep: _keep, m.OpenWindow: _open_window, m.Mark: _mark, m.Void: _void,
         m.Measure: _measure, m.MeasureSplit: _measure_split, m.Reconnect: _reconnect, m.Exit: _exit,
     }  # fmt: skip

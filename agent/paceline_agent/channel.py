@@ -81,6 +81,19 @@ class Cancel(Message):
 
 
 @dataclass(frozen=True)
+class Input(Message):
+    """A tensor of a step of split learning lies in the model's file, at `offset`."""
+
+    kind = "input"
+    lease: Count
+    step: Count
+    redraw: Count
+    what: Text
+    offset: Count
+    size: Count
+
+
+@dataclass(frozen=True)
 class Stop(Message):
     """End the process."""
 
@@ -100,13 +113,15 @@ class Hello(Message):
 
 @dataclass(frozen=True)
 class Loaded(Message):
-    """Model and data are held, both files have `model_bytes`."""
+    """Model and data are held. The files have `inbox_bytes` (the model's) and `outbox_bytes` (the update's)."""
 
     kind = "loaded"
     manifest_digest: Text
     model_bytes: Count
     samples: Count
     data_label: Text
+    inbox_bytes: Count
+    outbox_bytes: Count
 
 
 @dataclass(frozen=True)
@@ -129,6 +144,18 @@ class Progress(Message):
 
 
 @dataclass(frozen=True)
+class Output(Message):
+    """A tensor of a step of split learning lies at the beginning of the update's file."""
+
+    kind = "output"
+    lease: Count
+    step: Count
+    redraw: Count
+    what: Text
+    size: Count
+
+
+@dataclass(frozen=True)
 class Done(Message):
     """The update is complete in its file. `overruns`: steps that took longer than declared, by `late_us` in all.
 
@@ -143,6 +170,7 @@ class Done(Message):
     end_us: Count
     overruns: Count
     late_us: Count
+    update_bytes: Count
     update_sha256: Text
 
 
@@ -156,8 +184,8 @@ class Failed(Message):
     lease: Count | None = None
 
 
-FROM_AGENT: tuple[type[Message], ...] = (Load, Work, Cancel, Stop)
-FROM_TRAINER: tuple[type[Message], ...] = (Hello, Loaded, Edge, Progress, Done, Failed)
+FROM_AGENT: tuple[type[Message], ...] = (Load, Work, Input, Cancel, Stop)
+FROM_TRAINER: tuple[type[Message], ...] = (Hello, Loaded, Edge, Progress, Output, Done, Failed)
 _EDGES = get_args(get_type_hints(Edge)["edge"])
 _KINDS = {cls.kind: cls for cls in (*FROM_AGENT, *FROM_TRAINER)}
 quicken(_KINDS.values())

@@ -81,15 +81,16 @@ class TrainerChild:
                 return
             yield channel.decode(data, channel.FROM_TRAINER)
 
-    def map(self, nbytes: int) -> None:
+    def map(self, inbox_bytes: int, outbox_bytes: int) -> None:
         """Map both files, which the trainer has sized. Raises StorageError when they are not what it said."""
         self.unmap()
         try:
             with self.model_path.open("r+b") as model, self.update_path.open("r+b") as update:
-                self.model = mmap.mmap(model.fileno(), nbytes)
-                self.update = mmap.mmap(update.fileno(), nbytes, access=mmap.ACCESS_READ)
+                self.model = mmap.mmap(model.fileno(), inbox_bytes)
+                self.update = mmap.mmap(update.fileno(), outbox_bytes, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise StorageError(f"{self.model_path.parent}: cannot map the model of {nbytes} bytes: {error}") from None
+            text = f"{self.model_path.parent}: cannot map {inbox_bytes} and {outbox_bytes} bytes: {error}"
+            raise StorageError(text) from None
 
     def unmap(self) -> None:
         """Let go of both files. A view of the update that is still being sent keeps its map alive."""

@@ -38,6 +38,7 @@ class Pacer:
         self._random = random.Random(f"{pace.seed}/{lease}")
         self._work_s = 0.0  # declared seconds of this slice so far
         self._due_s = 0.0
+        self._is_late = False
         self.overruns = 0
         self.late_s = 0.0
 
@@ -45,17 +46,23 @@ class Pacer:
         """Start the slice."""
         self._due_s = now_s
 
-    def step(self, samples: int, now_s: float) -> float:
-        """Account for a step that has just been computed; return the instant until which to wait."""
+    def step(self, samples: int, now_s: float, part: float = 1.0, *, ends: bool = True) -> float:
+        """Account for a step that has just been computed, or for a `part` of one; return until when to wait.
+
+        A step counts as an overrun once, whichever of its parts was late; `ends`: this was its last.
+        """
         pace = self._pace
         throttled = pace.throttle_after_s > 0.0 and self._work_s >= pace.throttle_after_s
         per_sample = self._seconds_per_sample * (pace.throttle_factor if throttled else 1.0)
         noise = self._random.lognormvariate(-(self._sigma**2) / 2.0, self._sigma) if self._sigma else 1.0
-        declared_s = pace.step_fixed_s + samples * per_sample * noise
+        declared_s = part * (pace.step_fixed_s + samples * per_sample * noise)
         self._work_s += declared_s
         self._due_s += declared_s
         if now_s > self._due_s:
-            self.overruns += 1
+            self._is_late = True
             self.late_s += now_s - self._due_s
             self._due_s = now_s
+        if ends:
+            self.overruns += self._is_late
+            self._is_late = False
         return self._due_s

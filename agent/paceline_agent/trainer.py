@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -28,12 +29,26 @@ from paceline.errors import DataError, PacelineError, RemoteProtocolError, Setti
 from paceline.tasks import Task, make
 from paceline.wire import INLINE_BYTES
 from paceline_agent import channel
-from paceline_agent.channel import Cancel, Done, Edge, Failed, Hello, Load, Loaded, Progress, Stop, Work
+from paceline_agent.channel import (
+    Cancel,
+    Done,
+    Edge,
+    Failed,
+    Hello,
+    Input,
+    Load,
+    Loaded,
+    Output,
+    Progress,
+    Stop,
+    Work,
+)
 from paceline_agent.pace import Pace, Pacer
 from paceline_agent.workers import Worker, worker
 
 PROGRESS_S = 0.25  # between two Progress messages of a slice
 WARM_UP_BATCH = 32
+REGIME = "split"  # key of LOAD's options whose value is for the regime's worker, not for the task
 HOLD_S = 5.0  # so long may the trainer before this one take to end
 
 
@@ -89,7 +104,9 @@ class Trainer:
         if isinstance(message, Load):
             self._attempt(None, lambda: self._load(message))
         elif isinstance(message, Work):
-            self._attempt(message.lease, lambda: self._work(message))
+            self._attempt(
+                message.lease, lambda: self._work(message)
+            )  # an Input or Cancel of work that is over: nothing
 
     def say(self, message: channel.Message) -> None:
         try:
@@ -135,10 +152,17 @@ class Trainer:
         if self._hold is not None:
             os.close(self._hold)
         self._hold = _held(Path(load.update_path))
-        self._model = _mapped(Path(load.model_path), task.manifest.nbytes)
-        self._update = _mapped(Path(load.update_path), task.manifest.nbytes)
+        assert self._worker is not None
+        inbox_bytes, outbox_bytes = self._worker.inbox_bytes, self._worker.outbox_bytes
+        self._model = _mapped(Path(load.model_path), inbox_bytes)
+        self._update = _mapped(Path(load.update_path), outbox_bytes)
         self._loaded = load
-        self.say(Loaded(task.manifest.digest(), task.manifest.nbytes, task.samples, task.data_label))
+        self.say(
+            Loaded(
+                task.manifest.digest(), task.manifest.nbytes, self._worker.samples, task.data_label, inbox_bytes,
+                outbox_bytes,
+            )
+        )  # fmt: skip
 
     def _task_for(self, load: Load) -> Task:
         """Return the task, the one at hand when nothing but the run, files or pace has changed."""
@@ -156,8 +180,9 @@ class Trainer:
             raise SettingsError([f"task options are not JSON: {error}"]) from None
         if type(options) is not dict:
             raise SettingsError([f"task options are a {type(options).__name__}, expected a JSON object"])
+        own = options.pop(REGIME, {})
         self._task = make(load.task, options, load.seed, Path(load.data_dir) if load.data_dir else None)
-        self._worker = worker(load.regime, self._task)
+        self._worker = worker(load.regime, self._task, own)
         self._worker.warm_up(WARM_UP_BATCH)
         return self._task
 
@@ -166,25 +191,27 @@ class Trainer:
     def _work(self, work: Work) -> None:
         if self._loaded is None or self._task is None or self._worker is None:
             raise RemoteProtocolError("WORK before LOAD")
-        quick = len(self._update) <= INLINE_BYTES  # it takes no time to write down
+        quick = 0 < self._worker.update_bytes <= INLINE_BYTES  # it takes no time to write down
         clock = WorkClock(self, work.lease, self._loaded.pace, self._task.reference_seconds_per_sample, quick=quick)
-        self._worker.work(work, self._model, self._update, clock)
+        result = self._worker.work(work, self._model, self._update, clock)
         self.say(
             Done(
                 lease=work.lease,
                 samples=clock.samples,
                 steps=clock.steps,
-                compute_us=clock.end_us - clock.begin_us,
+                compute_us=clock.compute_us,
                 end_us=clock.end_us if quick else 0,
                 overruns=clock.overruns,
                 late_us=clock.late_us,
-                update_sha256=hashlib.sha256(self._update).hexdigest(),
+                update_bytes=self._worker.update_bytes,
+                update_sha256=hashlib.sha256(result).hexdigest(),
             )
         )
 
 
 class WorkClock:
-    """Time of one slice: edges, declared pace, progress, and a look at the socket after each step.
+    """Time of one slice: edges, declared pace, progress, a look at the socket after each step, and, under a regime that
+    steps over the link, the tensors that come and go.
 
     `quick`: DONE follows the end at once, and tells of it.
     """
@@ -197,7 +224,9 @@ class WorkClock:
         self._lease = lease
         self._pacer = Pacer(pace, seconds_per_sample, lease) if pace is not None else None
         self._progress_due_s = 0.0
-        self.samples = self.steps = self.begin_us = self.end_us = 0
+        self._inputs: deque[Input] = deque()
+        self._begin_us = 0
+        self.samples = self.steps = self.compute_us = 0
 
     @property
     def overruns(self) -> int:
@@ -208,36 +237,61 @@ class WorkClock:
         return round(self._pacer.late_s * 1e6) if self._pacer else 0
 
     def begin(self) -> None:
-        self.begin_us = _now_us()
-        self._trainer.say(Edge(self._lease, "begin", self.begin_us))
-        begin_s = self.begin_us / 1e6
-        self._progress_due_s = begin_s + PROGRESS_S
+        self._begin_us = _now_us()
+        self._trainer.say(Edge(self._lease, "begin", self._begin_us))
+        begin_s = self._begin_us / 1e6
+        if not self.steps:
+            self._progress_due_s = begin_s + PROGRESS_S
         if self._pacer:
             self._pacer.begin(begin_s)
 
     def step(self, samples: int) -> None:
+        self.finish(samples)
+
+    def finish(self, samples: int, part: float = 1.0) -> None:
         self.samples += samples
         self.steps += 1
+        due_s = self._pause(samples, part, ends=True)
+        if due_s >= self._progress_due_s:
+            self._progress_due_s = due_s + PROGRESS_S
+            self._trainer.say(Progress(self._lease, self.samples))
+
+    def pause(self, samples: int, part: float) -> None:
+        self._pause(samples, part, ends=False)
+
+    def _pause(self, samples: int, part: float, *, ends: bool) -> float:
         now_s = time.monotonic()
-        due_s = self._pacer.step(samples, now_s) if self._pacer else now_s
+        due_s = self._pacer.step(samples, now_s, part, ends=ends) if self._pacer else now_s
         while True:  # at least one look, then until the step is due
             message = self._trainer.next_message(max(0.0, due_s - time.monotonic()))
             if message is None:
                 break
             self._answer(message)
-        if due_s >= self._progress_due_s:
-            self._progress_due_s = due_s + PROGRESS_S
-            self._trainer.say(Progress(self._lease, self.samples))
+        return due_s
 
     def end(self) -> None:
         self.end_us = _now_us()
+        self.compute_us += self.end_us - self._begin_us
         if not self._quick:
             self._trainer.say(Edge(self._lease, "end", self.end_us))
+
+    def receive(self) -> Input:
+        while not self._inputs:
+            message = self._trainer.next_message(None)
+            assert message is not None
+            self._answer(message)
+        return self._inputs.popleft()
+
+    def put_out(self, step: int, redraw: int, what: str, size: int) -> None:
+        self._trainer.say(Output(self._lease, step, redraw, what, size))
 
     def _answer(self, message: channel.Message) -> None:
         if isinstance(message, Cancel):
             if message.lease == self._lease:
                 raise Cancelled
+        elif isinstance(message, Input):
+            if message.lease == self._lease:
+                self._inputs.append(message)
         else:
             raise RemoteProtocolError(f"{message.kind.upper()} while lease {self._lease} is in work")
 

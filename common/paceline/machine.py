@@ -33,6 +33,7 @@ from paceline.steps import (
     StartWork,
     StopWork,
     StoreBase,
+    StoreTensor,
     Tick,
     TrainerGone,
     TrainerReady,
@@ -41,12 +42,14 @@ from paceline.steps import (
     WorkEdge,
     WorkFailed,
     WorkProgress,
+    WorkTensor,
 )
 from paceline.transfer import Rate, Receiver, Sender
 from paceline.wire import (
     FROM_HOST,
     INLINE_BYTES,
     PROTOCOL,
+    TENSORS_FROM_HOST,
     Answer,
     Assign,
     Begin,
@@ -69,6 +72,7 @@ from paceline.wire import (
     Result,
     RoundClosed,
     Taken,
+    Tensor,
     Welcome,
     clip,
     decode,
@@ -96,6 +100,7 @@ __all__ = [
     "StartWork",
     "StopWork",
     "StoreBase",
+    "StoreTensor",
     "Tick",
     "TrainerGone",
     "TrainerReady",
@@ -104,6 +109,7 @@ __all__ = [
     "WorkEdge",
     "WorkFailed",
     "WorkProgress",
+    "WorkTensor",
 ]
 
 GREETING_S = 10.0  # patience before the host has told its own
@@ -147,6 +153,7 @@ class AgentMachine:
         self._receiver: Receiver | None = None
         self._sender: Sender | None = None
         self._stalls_s = float("inf")  # when the transfer in hand counts as stalled
+        self._tensor_in: tuple[Tensor, int] | None = None  # first piece of the tensor that is coming in, bytes here
         self._taken_s = float("inf")  # when TAKEN is due
         self._offer_s = float("inf")  # when a small result is offered without its joules
 
@@ -198,11 +205,13 @@ class AgentMachine:
     def _received(self, event: Received, now_s: float) -> None:
         message = decode(event.header, FROM_HOST)
         whole = message.base_bytes if isinstance(message, Assign) and message.base_bytes <= INLINE_BYTES else 0
-        if event.payload_bytes not in (0, whole) and not isinstance(message, Chunk):
+        if event.payload_bytes not in (0, whole) and not isinstance(message, Chunk | Tensor):
             raise RemoteProtocolError(f"{message.kind} with a payload of {event.payload_bytes} bytes")
         self._session.accept(message, now_s)
         if isinstance(message, Chunk):
             self._chunk(message, event.payload_bytes)
+        elif isinstance(message, Tensor):
+            self._tensor(message, event.payload_bytes)
         else:
             self._MESSAGES.get(type(message), AgentMachine._nothing)(self, message, now_s)
             if event.payload_bytes and self._receiver is not None:  # else the work was declined
@@ -246,7 +255,8 @@ class AgentMachine:
             detail = f"assign names a model of {message.base_bytes} bytes"
             self._say(Failed(self._session.nonce, message.lease, "model-bytes", detail), now_s)
             return
-        if not message.base_bytes and message.base_sha256 != self._base and self._kept is None:
+        is_base_needed = bool(message.base_sha256)
+        if is_base_needed and not message.base_bytes and message.base_sha256 != self._base and self._kept is None:
             self._say(Failed(self._session.nonce, message.lease, "no-base", "the model was lost; send it again"), now_s)
             return
         self._assign, self._lease_end_s, self._samples = message, now_s + message.lease_s, 0
@@ -276,6 +286,24 @@ class AgentMachine:
         upto = self._receiver.grant()
         if upto is not None:
             self._say(Credit(self._session.nonce, message.lease, self._receiver.have, upto), now_s)
+
+    def _tensor(self, message: Tensor, nbytes: int) -> None:
+        if self._assign is None or self._offering or self._ready is None:
+            raise RemoteProtocolError("tensor without work")
+        first, have = self._tensor_in if self._tensor_in is not None and message.offset else (message, 0)
+        if message.what not in TENSORS_FROM_HOST or message.size > self._ready.inbox_bytes:
+            raise RemoteProtocolError(f"tensor {message.what!r:.20} of {message.size} bytes: no room for such a thing")
+        place = (message.step, message.redraw, message.what, message.size, message.offset)
+        if place != (first.step, first.redraw, first.what, first.size, have) or not 0 < nbytes <= message.size - have:
+            raise RemoteProtocolError(f"tensor {message.what}: {nbytes} bytes at {message.offset}, {have} are here")
+        whole = have + nbytes == message.size
+        self._tensor_in = None if whole else (first, have + nbytes)
+        self._renew(self._session.heard_s + self._assign.lease_s)
+        if not whole and not have:
+            self._out.append(Mark("transfer"))
+        self._out.append(
+            StoreTensor(message.lease, message.step, message.redraw, message.what, message.size, message.offset, whole)
+        )
 
     def _credit(self, message: Credit, now_s: float) -> None:
         if self._sender is None and self._offering and self._kept is not None:  # offered again: from where on?
@@ -368,13 +396,27 @@ class AgentMachine:
         if self._assign is not None and event.lease == self._assign.lease:
             self._samples = event.samples
 
+    def _put_out(self, event: WorkTensor, now_s: float) -> None:
+        """Send a tensor in pieces. It needs no credit: a step has few, and the host knows how large each is."""
+        if self._assign is None or event.lease != self._assign.lease:
+            return
+        for begin in range(0, event.size, self._chunk_bytes):
+            end = min(begin + self._chunk_bytes, event.size)
+            self._say(
+                Tensor(self._session.nonce, event.lease, event.step, event.redraw, event.what, event.size, begin),
+                now_s,
+                (begin, end),
+            )
+        self._renew(now_s + self._assign.lease_s)
+        self._out.append(Mark("wait"))
+
     def _done(self, event: WorkDone, now_s: float) -> None:
         assign = self._assign
         if assign is None or event.lease != assign.lease or self._ready is None:
             return
         self._kept = Kept(
             assign.run, assign.round, assign.slice, assign.attempt, assign.lease, assign.ranges, assign.base_sha256,
-            event.samples, event.steps, event.compute_us, event.overruns, event.late_us, self._ready.model_bytes,
+            event.samples, event.steps, event.compute_us, event.overruns, event.late_us, event.update_bytes,
             event.update_sha256,
         )  # fmt: skip
         self._out.append(Measure(assign.lease))
@@ -471,7 +513,7 @@ class AgentMachine:
         if inline and joules is not None:
             result = Delivery(**vars(result), compute_uj=joules.energy_uj, bound_uj=joules.bound_uj,
                               energy_source=joules.source, energy_flags=joules.flags)  # fmt: skip
-        self._say(result, now_s, self._sender.pieces()[0] if self._sender is not None and inline else None)
+        self._say(result, now_s, self._sender.pieces()[0] if self._sender is not None and inline and size else None)
         self._push(now_s)
 
     def _push(self, now_s: float) -> None:
@@ -509,6 +551,7 @@ class AgentMachine:
         self._samples = 0
         self._receiver = None
         self._sender = None
+        self._tensor_in = None
         self._stalls_s = self._taken_s = self._offer_s = float("inf")
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {
@@ -517,8 +560,8 @@ class AgentMachine:
     }  # fmt: skip
     _HANDLERS: dict[type[object], Callable[..., None]] = {
         Received: _received, TrainerReady: _trainer_ready, TrainerGone: _trainer_gone, BaseReady: _base_ready,
-        WorkEdge: _edge, WorkProgress: _progress, WorkDone: _done, WorkFailed: _failed, Measured: _measured,
-        SplitMeasured: _split, Tick: _tick,
+        WorkEdge: _edge, WorkProgress: _progress, WorkTensor: _put_out, WorkDone: _done, WorkFailed: _failed,
+        Measured: _measured, SplitMeasured: _split, Tick: _tick,
     }  # fmt: skip
 
 

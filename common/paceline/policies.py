@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The allocation policies by name. A table and its look-up; what a policy does is done elsewhere."""
+"""The allocation policies and the methods of split learning by name. A table and its look-up; what they do is done
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ class Policy:
     """A policy as an experiment names it."""
 
     name: str
-    kind: Literal["equal", "static", "weighted"]
+    kind: Literal["equal", "static", "weighted", "method"]
     w_energy: float | None = None  # weight of joules in the cost, for "weighted"; the rest is the weight of time
 
 
@@ -32,15 +34,21 @@ POLICIES = {
         Policy("energy", "weighted", 1.0),
     )
 }
+METHODS = {name: Policy(name, "method") for name in ("gpsl", "fls", "fpls", "central")}  # of regime psl
 
 
 def policy(name: str) -> Policy:
-    """Return the policy of a name; "w_energy:0.3" is any weight from 0 to 1. ValueError: one sentence, a suggestion."""
+    """Return the policy or method of a name; "w_energy:0.3" is any weight from 0 to 1.
+
+    Raises ValueError: one sentence, a suggestion.
+    """
+    if name in METHODS:
+        return METHODS[name]
     if name in POLICIES:
         return POLICIES[name]
     if name.startswith(ANY_WEIGHT):
         return Policy(name, "weighted", _weight(name))
-    close = difflib.get_close_matches(name, [*POLICIES, ANY_WEIGHT], n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, [*POLICIES, *METHODS, ANY_WEIGHT], n=1, cutoff=0.6)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(POLICIES)}, w_energy:X with X from 0 to 1"
     raise ValueError(f"unknown policy {name!r}; {hint}")
 

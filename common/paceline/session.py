@@ -35,6 +35,7 @@ from paceline.wire import (
     Result,
     RoundClosed,
     Taken,
+    Tensor,
     Welcome,
 )  # fmt: skip
 
@@ -71,14 +72,18 @@ NEXT: dict[State, dict[type[Message], State | None]] = {  # None: the state stay
     _S.IDLE: {Load: _S.LOADING, **_ALWAYS},
     _S.LOADING: {Ready: _S.READY, Failed: None, Load: None, **_ALWAYS},
     _S.READY: {Assign: _S.ASSIGNED, Load: _S.LOADING, Failed: _S.LOADING, Ready: None, **_ALWAYS},
-    _S.ASSIGNED: {Taken: _S.WORKING, Result: _S.UPLOADING, Delivery: _S.JUDGING, Chunk: None, **_ENDINGS},
-    _S.WORKING: {Chunk: None, Credit: None, Result: _S.UPLOADING, Delivery: _S.JUDGING, **_ENDINGS},
+    _S.ASSIGNED: {
+        Taken: _S.WORKING, Result: _S.UPLOADING, Delivery: _S.JUDGING, Chunk: None, Tensor: None, **_ENDINGS
+    },
+    _S.WORKING: {
+        Chunk: None, Credit: None, Tensor: None, Result: _S.UPLOADING, Delivery: _S.JUDGING, **_ENDINGS
+    },
     _S.UPLOADING: {Chunk: None, Credit: None, Commit: _S.JUDGING, **_ENDINGS},
     _S.JUDGING: {Answer: _S.READY, Chunk: None, Credit: None, **_ENDINGS},
     _S.CLOSED: {},
 }  # fmt: skip
 
-_LEASED = (Taken, Result, Chunk, Credit, Commit, Cancel, Answer, Failed)
+_LEASED = (Taken, Result, Chunk, Tensor, Credit, Commit, Cancel, Answer, Failed)
 
 
 class StaleLease(RemoteProtocolError):

@@ -29,6 +29,7 @@ class TrainerReady:
     samples: int
     data_label: str
     pid: int
+    inbox_bytes: int = 0  # room for the tensors of split learning, 0 under other regimes
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,17 @@ class WorkProgress:
 
 
 @dataclass(frozen=True)
+class WorkTensor:
+    """The trainer put a tensor of `size` bytes out; the driver holds them."""
+
+    lease: int
+    step: int
+    redraw: int
+    what: str
+    size: int
+
+
+@dataclass(frozen=True)
 class WorkDone:
     """The update is complete."""
 
@@ -73,6 +85,7 @@ class WorkDone:
     compute_us: int
     overruns: int
     late_us: int
+    update_bytes: int
     update_sha256: str
 
 
@@ -139,8 +152,8 @@ class Tick:
 
 
 Event = (
-    Received | TrainerReady | TrainerGone | BaseReady | WorkEdge | WorkProgress | WorkDone | WorkFailed | Measured
-    | SplitMeasured | Tick
+    Received | TrainerReady | TrainerGone | BaseReady | WorkEdge | WorkProgress | WorkTensor | WorkDone | WorkFailed
+    | Measured | SplitMeasured | Tick
 )  # fmt: skip
 
 # Actions ------------------------------------------------------------------------------------------------------------
@@ -178,6 +191,19 @@ class StartWork:
     round: int
     ranges: tuple[Range, ...]
     batch: int
+
+
+@dataclass(frozen=True)
+class StoreTensor:
+    """Put the event's payload at `offset` of the tensor that comes in; `whole`: it was the last, tell the trainer."""
+
+    lease: int
+    step: int
+    redraw: int
+    what: str
+    size: int
+    offset: int
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -249,8 +275,8 @@ class Exit:
 
 
 Action = (
-    Send | StartTrainer | StoreBase | StartWork | StopWork | Keep | OpenWindow | Mark | Void | Measure | MeasureSplit
-    | Reconnect | Exit
+    Send | StartTrainer | StoreBase | StoreTensor | StartWork | StopWork | Keep | OpenWindow | Mark | Void | Measure
+    | MeasureSplit | Reconnect | Exit
 )  # fmt: skip
 
 quicken((Kept, *get_args(Event), *get_args(Action)))

@@ -30,6 +30,7 @@ CHUNK_CEILING = 1 << 20  # nothing is gained above, and above 32 MiB each frame 
 MAX_FRAME = CHUNK_CEILING + 8192  # the sockets' limit: largest chunk, header and 33 bytes of CURVE
 TEXT_BYTES = 512
 OPTIONS_BYTES = 2048
+SCHEDULE_BYTES = 1 << 18  # of a schedule of split learning; a longer epoch's follows as it is used up
 MAX_RANGES = 64
 MAX_INT = (1 << 63) - 1
 
@@ -185,6 +186,23 @@ class Energy(Message):
 
 
 @dataclass(frozen=True)
+class Tensor(Message):
+    """A piece of what one step of split learning exchanges; the bytes, in order and without gaps, are the payload.
+
+    `what` is one of TENSORS_FROM_HOST or TENSORS_FROM_AGENT, `size` the bytes of all pieces. `redraw` tells how often
+    the step was begun before (DECISIONS 23).
+    """
+
+    kind = "tensor"
+    lease: int
+    step: int
+    redraw: int
+    what: str
+    size: int
+    offset: int
+
+
+@dataclass(frozen=True)
 class Chunk(Message):
     """A piece of the model (to the board) or of the update (to the host); the bytes are the payload frame."""
 
@@ -332,12 +350,14 @@ class End(Message):
     reason: str
 
 
+TENSORS_FROM_HOST = ("schedule", "model", "gradient")  # who gives how much; the client part; dloss/dsmashed
+TENSORS_FROM_AGENT = ("smashed", "update")  # labels and what the cut layer put out; dloss/d(client part)
 VERDICTS = ("accepted", "duplicate", "stale", "rejected")
 FROM_AGENT: tuple[type[Message], ...] = (
-    Hello, Ready, Taken, Ping, Result, Delivery, Chunk, Credit, Commit, Failed, Energy, Bye,
+    Hello, Ready, Taken, Ping, Result, Delivery, Chunk, Tensor, Credit, Commit, Failed, Energy, Bye,
 )  # fmt: skip
 FROM_HOST: tuple[type[Message], ...] = (
-    Welcome, Reject, Load, Begin, Assign, Chunk, Credit, Pong, Cancel, Answer, RoundClosed, End, Bye,
+    Welcome, Reject, Load, Begin, Assign, Chunk, Tensor, Credit, Pong, Cancel, Answer, RoundClosed, End, Bye,
 )  # fmt: skip
 
 # Field checks -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,11 @@ from paceline_host import machine as m
 from paceline_host import planner, records, regimes
 from paceline_host.experiment import Experiment, load_experiment
 from paceline_host.ledger import Ledger
+from paceline_host.muster import Muster
 from paceline_host.profile import load_profile
+from paceline_host.psl import run as psl_run
+from paceline_host.psl.machine import SplitMachine
+from paceline_host.psl.store import SplitStore
 from paceline_host.recovery import Recovered, Reported, begun, recover, replay
 from paceline_host.server import Outcome, Server, TimedPlanner
 from paceline_host.store import Store
@@ -47,7 +51,7 @@ class Watcher:
     """Where talk and progress go. `view` is called from the host's thread."""
 
     say: Callable[[str], None]
-    view: Callable[[str, m.RoundMachine, float], None]
+    view: Callable[[str, Muster, float], None]
     run_ended: Callable[[Path, Outcome], None]
 
 
@@ -140,12 +144,15 @@ class Comparison:
         for policy in experiment.policies():
             if reports is not None:
                 self._check_reports(reports / folder_name(policy), policy)
-            planner.make(policy, len(names), experiment.run.budget, experiment.run.minimum)
+            if experiment.run.regime != "psl":
+                planner.make(policy, len(names), experiment.run.budget, experiment.run.minimum)
         budget = experiment.run.budget
         try:
             self._task = make_task(str(experiment.task["name"]), self._options, experiment.run.seed, self.data_dir)
         except SettingsError as error:
             raise SettingsError([f"[task] of the experiment: {fault}" for fault in error.errors]) from None
+        if experiment.run.regime == "psl":
+            self._split_task = psl_run.check(experiment.split, self._task, len(names), experiment.policies())
         if budget > (most := (MAX_RANGES - 2) * self._task.samples):  # a slice names each epoch that it touches
             text = f"run.budget = {budget} is more than {MAX_RANGES - 2} times the data set; expected at most {most}"
             raise SettingsError([text])
@@ -226,16 +233,11 @@ class Comparison:
             self._watcher.say(f"{folder.name}: going on from {_where(recovered)}")
         zero_s = time.monotonic() - (recovered.clock_s if recovered is not None else 0.0)
         board_rows = [records.Board(i, name, key) for i, (name, key) in enumerate(boards.items())]
-        store = Store(folder, row, board_rows, self._task, lambda: time.monotonic() - zero_s, server.wake, recovered)
+        store = self._store(folder, row, board_rows, zero_s, server, recovered)
         if not (folder / "run.toml").exists():
             write_whole(folder / "run.toml", settings.dump(self._only(policy)))
-        timed = TimedPlanner(self._planner(policy, len(boards), folder if recovered is not None else None))
         uploads = Uploads(folder / "uploads")
-        machine = m.RoundMachine(
-            self._facts(policy, row), regimes.make(row.regime, row.samples, row.budget), timed, list(boards),
-            store.model_sha256, time.monotonic(),
-            replace(recovered.machine, parts=uploads.left) if recovered is not None else None,
-        )  # fmt: skip
+        machine, timed = self._machine(policy, row, list(boards), store, uploads, recovered)
         server.on_view = lambda machine, now_s: self._watcher.view(policy.name, machine, now_s)
         store.start()
         try:
@@ -246,6 +248,35 @@ class Comparison:
             uploads.clear()
         self._watcher.run_ended(folder, outcome)
         return outcome.ok
+
+    def _store(
+        self, folder: Path, row: records.Run, boards: list[records.Board], zero_s: float, server: Server,
+        recovered: Recovered | None,
+    ) -> Store:  # fmt: skip
+        def clock() -> float:
+            return time.monotonic() - zero_s
+
+        if row.regime != "psl":
+            return Store(folder, row, boards, self._task, clock, server.wake, recovered)
+        split = self.experiment.split
+        return SplitStore(
+            folder, row, boards, self._split_task, clock, server.wake, recovered, smashed=split.smashed,
+            device=split.device,
+        )  # fmt: skip
+
+    def _machine(
+        self, policy: Policy, row: records.Run, names: list[str], store: Store, uploads: Uploads,
+        recovered: Recovered | None,
+    ) -> tuple[Muster, TimedPlanner | None]:  # fmt: skip
+        reopened = replace(recovered.machine, parts=uploads.left) if recovered is not None else None
+        facts, now_s = self._facts(policy, row), time.monotonic()
+        if row.regime == "psl":
+            split = psl_run.facts(self.experiment.split, self._split_task, policy, len(names), row.batch)
+            return SplitMachine(facts, split, names, now_s, reopened), None
+        folder = store.folder if recovered is not None else None
+        timed = TimedPlanner(self._planner(policy, len(names), folder))
+        regime = regimes.make(row.regime, row.samples, row.budget)
+        return m.RoundMachine(facts, regime, timed, names, store.model_sha256, now_s, reopened), timed
 
     def _planner(self, policy: Policy, boards: int, replayed: Path | None) -> planner.Planner:
         """Return the policy's planner; `replayed`: the run's folder whose rounds it is to know already."""
@@ -283,7 +314,7 @@ class Comparison:
         run = experiment.run
         return records.Run(
             run_id=f"{self._folder.name}/{folder.name}", policy=policy.name, regime=run.regime, seed=run.seed,
-            budget=run.budget, rounds=run.rounds, samples=task.samples, batch=_batch(task, options),
+            budget=run.budget or task.samples, rounds=run.rounds, samples=task.samples, batch=_batch(task, options),
             task=str(experiment.task["name"]), data_label=task.data_label,
             energy_required=experiment.energy.required, boards=boards, fsync=run.fsync,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
@@ -318,6 +349,7 @@ class Comparison:
         return Experiment(
             run=replace(run, policies=(policy.name,)), task=self.experiment.task,
             fleet=self.experiment.fleet, energy=self.experiment.energy, data=self.experiment.data,
+            split=self.experiment.split,
         )  # fmt: skip
 
 

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 
 from paceline import toml
 from paceline.errors import SettingsError
-from paceline.policies import Policy, policy
+from paceline.policies import METHODS, POLICIES, Policy, policy
 from paceline.settings import Bounds, Check, did_you_mean, load_table, read
 from paceline.sheet import Sheet
+from paceline.split.clients import Partition
 from paceline.tasks import TASKS
 from paceline.tasks.options import OPTIONS
 from paceline_host.host_config import endpoint_fault
@@ -33,9 +34,9 @@ class RunSettings:
     """What is run. Each policy is a run of its own over the same fleet, with the same seed and samples."""
 
     rounds: Annotated[int, Bounds(ge=1, le=100_000)]
-    budget: Annotated[int, Bounds(ge=1, le=1 << 31)]  # samples a round, all boards together; fixed
+    budget: Annotated[int, Bounds(ge=0, le=1 << 31)] = 0  # samples a round, all boards together; psl: left out, all
     policies: Annotated[tuple[Annotated[str, Check(policy)], ...], Check(_some)] = ("time",)
-    regime: Literal["pma"] = "pma"
+    regime: Literal["pma", "psl"] = "pma"
     seed: Annotated[int, Bounds(ge=0, lt=1 << 63)] = 1
     minimum: Annotated[int, Bounds(ge=1)] = 1  # samples that each board gets at least, so that its cost stays known
     patience_s: Annotated[float, Bounds(ge=0.5, le=86_400)] = 30.0  # the one knob: every wait is derived from it
@@ -69,6 +70,14 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
+class SplitSettings(Partition):
+    """Regime psl: who the clients are, and what travels. The layer to cut behind is the task's (task.cut)."""
+
+    smashed: Literal["float32", "float16", "bfloat16", "float64"] = "float32"  # what travels at the cut
+    device: str = "cpu"  # of the host's part: "cpu", "cuda"
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One experiment file. `task` is free: the task checks its own options (name, batch, learning_rate, ...)."""
 
@@ -77,6 +86,7 @@ class Experiment:
     fleet: FleetSettings = field(default_factory=FleetSettings)
     energy: EnergySettings = field(default_factory=EnergySettings)
     data: DataSettings = field(default_factory=DataSettings)
+    split: SplitSettings = field(default_factory=SplitSettings)
 
     def policies(self) -> list[Policy]:
         """Return the policies, in order."""
@@ -125,6 +135,27 @@ def effective(experiment: Experiment) -> dict[str, Any]:
     return table
 
 
+def _regime_faults(sheet: Sheet, names: Sequence[object]) -> Iterator[str]:
+    """Yield what does not go with the regime: policies divide samples, methods of split learning divide batches."""
+    if not isinstance(sheet.at(("run",)), dict):
+        return
+    is_split = sheet.at(("run", "regime")) == "psl"
+    budget = sheet.at(("run", "budget"))
+    if is_split and budget:
+        yield f"{sheet.place(('run', 'budget'))}: run.budget: an epoch of psl uses each sample once; leave it out"
+    if not is_split and not budget:
+        yield f"{sheet.place(('run', 'budget'))}: run.budget is missing: expected the samples of a round"
+    known = METHODS if is_split else POLICIES
+    for name in names:
+        if isinstance(name, str) and name in {**METHODS, **POLICIES} and name not in known:
+            yield (
+                f"{sheet.place(('run', 'policies'))}: run.policies: {name!r} is nothing for regime "
+                f"{'psl' if is_split else 'pma'}; known: {', '.join(known)}"
+            )
+    if is_split and not names:
+        yield f"{sheet.place(('run', 'policies'))}: run.policies is missing: regime psl has {', '.join(METHODS)}"
+
+
 def _task_faults(sheet: Sheet) -> list[str]:
     """Return what is wrong with the task's name and options; its options are told only when its name is known."""
     task = sheet.at(("task",))
@@ -156,6 +187,7 @@ def _faults(sheet: Sheet) -> Iterator[str]:
     names = sheet.at(("run", "policies"))
     if isinstance(names, list) and len({str(name) for name in names}) < len(names):
         yield f"{sheet.place(('run', 'policies'))}: run.policies names a policy twice"
+    yield from _regime_faults(sheet, names if isinstance(names, list) else [])
     fleet = sheet.at(("fleet",))
     if isinstance(fleet, dict) and fleet.get("kind") == "boards" and not fleet.get("keys"):
         yield (

@@ -13,7 +13,7 @@ from paceline_host.closed_form import slice_seconds
 from paceline_host.journal import is_held
 from paceline_host.ledger import Ledger
 from paceline_host.profile import BoardProfile
-from paceline_host.records import PARTS, Contribution, Energy, Round, Run
+from paceline_host.records import PARTS, Contribution, Energy, Epoch, Round, Run, Step
 
 PACE_LIMIT = 0.05  # more late steps than this on any board, and the declared pace was not held (DECISIONS 53)
 
@@ -51,6 +51,20 @@ class RoundFigures:
 
 
 @dataclass(frozen=True)
+class SplitFigures:
+    """What split learning has beside rounds; per epoch means over all closed epochs."""
+
+    steps: float
+    batch: float  # median over all steps
+    deviation: float | None  # mean over all steps of the L1 label deviation, 0 to 2
+    sent_bytes: float
+    received_bytes: float
+    host_s: float
+    voided: int  # steps, in all
+    left: int  # samples that were out of reach, in all
+
+
+@dataclass(frozen=True)
 class RunFigures:
     """One run."""
 
@@ -74,6 +88,7 @@ class RunFigures:
     voided: int  # leases that ended without a counted result
     faults: tuple[str, ...]  # of the proof that each sample was counted exactly once
     resumed: tuple[int, ...] = ()  # rounds that were interrupted and taken up again: their makespans say little
+    split: SplitFigures | None = None  # of split learning
 
     @property
     def complete(self) -> bool:
@@ -95,6 +110,7 @@ def figures(folder: Path) -> RunFigures:
         proof = ledger.verify()
         late = _late([row for rows in accepted.values() for row in rows], names)
         run = ledger.run
+        split = _split(ledger.epochs(), ledger.steps())
     busy_s = sum(row.makespan_s for row in rounds)
     predicted = [row.predicted_s for row in rounds if row.predicted_s is not None]
     all_predicted = bool(rounds) and len(predicted) == len(rounds)
@@ -111,7 +127,7 @@ def figures(folder: Path) -> RunFigures:
         metric=closed[-1].metric if closed else "",
         controller_fraction=sum(row.allocate_s for row in closed) / busy_s if busy_s > 0 else None, late=late,
         voided=sum(row.verdict != "accepted" for row in contributions), faults=proof.faults,
-        resumed=tuple(row.round for row in closed if row.flags),
+        resumed=tuple(row.round for row in closed if row.flags), split=split,
     )  # fmt: skip
 
 
@@ -142,11 +158,26 @@ def _rounds(
     return out
 
 
+def _split(epochs: Sequence[Epoch], steps: Sequence[Step]) -> SplitFigures | None:
+    if not epochs:
+        return None
+    deviations = [step.deviation for step in steps if step.deviation is not None]
+    return SplitFigures(
+        steps=statistics.fmean(epoch.steps for epoch in epochs),
+        batch=statistics.median(step.samples for step in steps),
+        deviation=statistics.fmean(deviations) if deviations else None,
+        sent_bytes=statistics.fmean(epoch.sent_bytes for epoch in epochs),
+        received_bytes=statistics.fmean(epoch.received_bytes for epoch in epochs),
+        host_s=statistics.fmean(epoch.host_s for epoch in epochs), voided=sum(epoch.voided for epoch in epochs),
+        left=sum(epoch.left for epoch in epochs),
+    )  # fmt: skip
+
+
 def _predicted(run: Run, parts: Sequence[Contribution], names: Mapping[int, str]) -> float | None:
     """Return the closed form of a round's makespan; None: real boards, or a lost slice was dealt out again."""
     declared = {entry["name"]: BoardProfile(**entry) for entry in run.declared.get("boards", ())}
     boards = [names[part.board] for part in parts]
-    if not declared or len(set(boards)) < len(boards) or not declared.keys() >= set(boards):
+    if run.regime != "pma" or not declared or len(set(boards)) < len(boards) or not declared.keys() >= set(boards):
         return None
     if not all(board.paced for board in declared.values()):
         return None

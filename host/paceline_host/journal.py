@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import DamagedError, RunError, StorageError
-from paceline_host.records import Board, Contribution, Energy, Event, Round, Run, Slice
+from paceline_host.records import Board, Contribution, Energy, Epoch, Event, Round, Run, Slice, Step
 
 JOURNAL = "journal.sqlite"
 SPOOL = "updates.spool"
@@ -62,6 +62,14 @@ TABLES = (
         compute_uj INTEGER, wait_uj INTEGER, transfer_uj INTEGER, wasted_uj INTEGER, other_uj INTEGER, total_uj INTEGER,
         span_us INTEGER NOT NULL, covered_us INTEGER NOT NULL, bound_uj INTEGER, source TEXT NOT NULL,
         flags INTEGER NOT NULL, PRIMARY KEY (round, board, session)) STRICT""",
+    """CREATE TABLE epoch (
+        round INTEGER PRIMARY KEY REFERENCES round, steps INTEGER NOT NULL, voided INTEGER NOT NULL,
+        left INTEGER NOT NULL, sent_bytes INTEGER NOT NULL, received_bytes INTEGER NOT NULL, host_s REAL NOT NULL,
+        client_sha256 TEXT NOT NULL, state_sha256 TEXT NOT NULL) STRICT""",
+    """CREATE TABLE step (
+        round INTEGER NOT NULL REFERENCES round, step INTEGER NOT NULL, redraw INTEGER NOT NULL,
+        samples INTEGER NOT NULL, loss REAL NOT NULL, "right" INTEGER NOT NULL, deviation REAL,
+        PRIMARY KEY (round, step)) STRICT, WITHOUT ROWID""",
     """CREATE TABLE event (
         id INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL, round INTEGER,
         board INTEGER) STRICT""",
@@ -235,9 +243,9 @@ class Journal:
 
     def close_round(
         self, round_: int, *, closed_s: float, model_sha256: str, evaluation_s: float | None = None,
-        loss: float | None = None, accuracy: float | None = None, metric: str = "", flags: str = "",
+        loss: float | None = None, accuracy: float | None = None, metric: str = "", flags: str = "", left: int = 0,
     ) -> None:  # fmt: skip
-        """Close a round whose checkpoint is on disk. Every planned sample must have been accepted."""
+        """Close a round whose checkpoint is on disk. Every planned sample but `left` must have been accepted."""
         with self.transaction():
             (planned,) = self._db.execute(
                 "SELECT sum(samples) FROM slice WHERE round = ? AND redealt_from IS NULL", (round_,)
@@ -245,13 +253,19 @@ class Journal:
             (counted,) = self._db.execute(
                 "SELECT sum(samples) FROM contribution WHERE round = ? AND verdict = 'accepted'", (round_,)
             ).fetchone()
-            if planned is None or planned != counted:
+            if planned is None or planned != (counted or 0) + left:
                 raise RunError(f"round {round_}: {counted} of {planned} samples were accepted; it cannot be closed yet")
             self._db.execute(
                 "UPDATE round SET closed_s = ?, model_sha256 = ?, evaluation_s = ?, loss = ?, accuracy = ?, "
                 "metric = ?, flags = ? WHERE round = ?",
                 (closed_s, model_sha256, evaluation_s, loss, accuracy, metric, flags, round_),
             )
+
+    def add_epoch(self, epoch: Epoch, steps: Sequence[Step]) -> None:
+        """Write what a round of split learning was."""
+        with self.transaction():
+            self._insert("epoch", epoch)
+            self._db.executemany("INSERT INTO step VALUES (?, ?, ?, ?, ?, ?, ?)", [_values(step) for step in steps])
 
     # Below ------------------------------------------------------------------------------------------------------------
 

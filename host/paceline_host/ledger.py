@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from paceline.core import permutation
 from paceline.errors import DamagedError, StorageError
 from paceline_host.journal import JOURNAL, SPOOL, check_schema, connect, explained
-from paceline_host.records import Board, Contribution, Energy, Event, Round, Run, Slice
+from paceline_host.records import Board, Contribution, Energy, Epoch, Event, Round, Run, Slice, Step
 
-Row = TypeVar("Row", Board, Contribution, Energy, Round)
+Row = TypeVar("Row", Board, Contribution, Energy, Round, Epoch, Step)
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,14 @@ class Ledger:
         query = f"SELECT at_s, kind, detail, round, board FROM event {where} ORDER BY id"
         return [Event(at, what, json.loads(detail), *rest) for at, what, detail, *rest in self._read(query, values)]
 
+    def epochs(self) -> list[Epoch]:
+        """Return what rounds of split learning were; of other regimes none."""
+        return self._rows("epoch", Epoch, order="round") if self.run.regime == "psl" else []
+
+    def steps(self, round_: int | None = None) -> list[Step]:
+        """Return the committed steps of split learning of a round (None: of all)."""
+        return self._rows("step", Step, order="round, step", round=round_) if self.run.regime == "psl" else []
+
     def update(self, row: Contribution) -> bytes:
         """Return the update of an accepted contribution, checked against its hash."""
         query = "SELECT update_blob, spool_offset FROM contribution WHERE round = ? AND slice = ? AND attempt = ?"
@@ -132,7 +140,10 @@ class Ledger:
         samples = 0
         for number, row in enumerate(closed, start=1):
             ranges = self._accepted_ranges(row.round)
-            samples += sum(end - begin for _, begin, end in ranges)
+            if self.run.regime == "psl":
+                samples += sum(step.samples for step in self.steps(row.round))
+            else:
+                samples += sum(end - begin for _, begin, end in ranges)
             faults += self._round_faults(number, row, ranges)
         for before, after in pairwise(closed):
             if before.model_sha256 != after.base_sha256:
@@ -143,6 +154,9 @@ class Ledger:
 
     def _round_faults(self, number: int, row: Round, ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
         budget, epoch_samples = self.run.budget, self.run.samples
+        if self.run.regime == "psl":
+            yield from self._epoch_faults(row)
+            return
         if row.round != number:
             yield f"round {number} is missing: round {row.round} follows the one before it"
         counted = sum(end - begin for _, begin, end in ranges)
@@ -162,6 +176,21 @@ class Ledger:
                 low, high = sorted((start, place))
                 yield f"round {row.round}: places {low}..{high - 1} of the stream are {what}"
             place = max(place, epoch * epoch_samples + end)
+
+    def _epoch_faults(self, row: Round) -> Iterator[str]:
+        """Each sample is in one committed step, or its board was gone; and each board has given what the steps took."""
+        epochs = [epoch for epoch in self.epochs() if epoch.round == row.round]
+        steps = self.steps(row.round)
+        given = sum(c.samples for c in self.contributions(row.round, "accepted"))
+        planned = sum(s.samples for s in self.slices(row.round))
+        taken = sum(step.samples for step in steps)
+        if len(epochs) != 1 or [step.step for step in steps] != list(range(epochs[0].steps)):
+            yield f"round {row.round}: its steps are not all there"
+        elif not taken == given == planned - epochs[0].left:
+            yield (
+                f"round {row.round}: steps took {taken} samples, boards gave {given}, {epochs[0].left} were out of "
+                f"reach, of {planned}"
+            )
 
     def _accepted_ranges(self, round_: int) -> list[tuple[int, int, int]]:
         query = (
@@ -188,7 +217,7 @@ class Ledger:
             return self._db.execute(query, values).fetchall()
 
     def _rows(self, table: str, kind: type[Row], *, order: str, **equal: object) -> list[Row]:
-        names = ", ".join(f.name for f in fields(kind))
+        names = ", ".join(f'"{f.name}"' for f in fields(kind))
         given = {key: value for key, value in equal.items() if value is not None}
         where = f"WHERE {' AND '.join(f'{key} = ?' for key in given)}" if given else ""
         query = f"SELECT {names} FROM {table} {where} ORDER BY {order}"

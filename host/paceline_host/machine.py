@@ -14,31 +14,25 @@ from dataclasses import replace
 from paceline import allocate
 from paceline.errors import RemoteProtocolError
 from paceline.session import State
-from paceline.transfer import Rate, Receiver, Sender
+from paceline.transfer import Receiver, Sender
 from paceline.wire import (
     INLINE_BYTES,
     Answer,
     Assign,
-    Begin,
     Cancel,
     Chunk,
     Commit,
     Credit,
     Delivery,
-    End,
-    Energy,
     Failed,
-    Load,
     Message,
     Ping,
     Pong,
-    Ready,
-    Reject,
     Result,
-    RoundClosed,
     clip,
 )  # fmt: skip
 from paceline_host.boards import Board, Lease, part_of
+from paceline_host.muster import FIRST_LEASE, Muster
 from paceline_host.planner import Planner
 from paceline_host.regimes import Regime, Slice
 from paceline_host.steps import (
@@ -100,43 +94,26 @@ __all__ = [
     "WriteUpload",
 ]
 
-REFUSALS = 3  # so many failures or refused updates in a row, and a board gets no more work in this run
-FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progress renews the lease
-HOLD_S = 0.02  # news that no board acts on waits so long for a message to go along with: each wakes a board's programs
 
-
-class RoundMachine:
+class RoundMachine(Muster):
     """Runs `facts.rounds` rounds over boards named `names`, starting from the model whose hash is `base_sha256`."""
 
     def __init__(
         self, facts: RunFacts, regime: Regime, planner: Planner, names: Sequence[str], base_sha256: str, now_s: float,
         reopened: Reopened | None = None,
     ) -> None:  # fmt: skip
-        self.facts = facts
-        self.boards = [Board(name, since_s=now_s) for name in names]
-        self.round = 0
-        self.phase = "starting"  # starting, planning, working, closing, ending, finished
-        self.round_seconds: list[float] = []
+        super().__init__(facts, names, now_s)
         self._regime, self._planner = regime, planner
         self._base = base_sha256
-        self._start_end_s = now_s + facts.start_s
         self._lease_number = 0
         self._open: dict[int, Slice] = {}  # slices of this round that are not accepted yet
         self._next_index = 0
         self._judging: dict[int, tuple[int, Lease]] = {}  # results in the store's hands; nothing may end these leases
         self._orphans: list[Slice] = []
-        self._last_refusal = ""
         self._refusing = False  # the last failure was an update that was refused
-        self._now_s = now_s
         self._planned_s = 0.0
-        self._alone_s: float | None = None
-        self._end_by_s = 0.0
-        self._end_reason, self._ok = "", False
-        self._out: list[Action] = []
-        self._counted: set[tuple[int, int]] = set()  # (round, slice) of this round and the one before
         self._reopened = reopened  # until the first work is given out
         self._started = False
-        self._due = ""  # what a run that is taken up has left to do before it needs boards: "close" or "end"
         if reopened is not None:
             self._take_up(reopened)
 
@@ -151,56 +128,63 @@ class RoundMachine:
         elif reopened.round and not reopened.closed and not reopened.open_slices:
             self.phase, self._due = "closing", "close"
 
-    def step(self, event: Event, now_s: float) -> list[Action]:
-        """Return what to do about an event.
-
-        Raises RemoteProtocolError when a board broke the rules of the run; nothing but its message is lost.
-        """
-        self._out, self._now_s = [], now_s
-        if self.phase != "finished":
-            self._HANDLERS[type(event)](self, event, now_s)
-        return self._out
-
-    def wake_s(self) -> float:
-        """Return when the next Tick is due."""
-        if self._due:
-            return 0.0
-        times = []
-        for board in self.boards:
-            if board.lease is not None and board.lease.number not in self._judging:
-                times.append(board.lease.due_s)
-            if board.held:
-                times.append(board.held[0][1] + HOLD_S)
-            times.append(board.hold_end_s)
-        if self.phase == "starting":
-            times.append(self._start_end_s)
-        if self._alone_s is not None:
-            times.append(self._alone_s)
-        if self.phase == "ending":
-            times.append(self._end_by_s)
-        return min(times, default=float("inf"))
-
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the policy's present estimate of a board."""
         return self._planner.seconds_per_sample(board)
 
-    # Boards come and go ---------------------------------------------------------------------------------------------
+    # What the muster asks -------------------------------------------------------------------------------------------
 
-    def _connected(self, event: Connected, now_s: float) -> None:
-        board, facts = self.boards[event.board], self.facts
-        kept = event.kept[1:] if event.kept[0] == facts.run else (0, 0)
-        if board.session is not None:
-            self._replaced(event.board, kept, now_s)
-        board.session, board.ready, board.base, board.begun, board.energies_owed = event.session, None, "", False, 0
-        board.held.clear()
-        board.agent_pid, board.agent_version = event.agent_pid, event.agent_version
-        board.chunk_bytes = min(self.facts.chunk_bytes, event.chunk_max)
-        board.rate_in, board.rate_out = Rate(), Rate()
-        board.since_s, board.departed = now_s, False
+    def _wakes(self) -> list[float]:
+        times = [board.hold_end_s for board in self.boards]
+        for board in self.boards:
+            if board.lease is not None and board.lease.number not in self._judging:
+                times.append(board.lease.due_s)
+        return times
+
+    def _begin_run(self, now_s: float) -> None:
+        self._started = True
+        if self._reopened is not None and self._reopened.open_slices:
+            self._reopen(self._reopened, now_s)
+        else:
+            self._plan(now_s)
+
+    def _is_ready(self, index: int, now_s: float) -> None:
+        self._hand_out_orphans(now_s)
+        self._assign(index, now_s)
+
+    def _is_gone(self, index: int, reason: str, now_s: float) -> None:
+        self._unload(index, "lost", reason, now_s)
+
+    def _is_counted(self, kept: tuple[int, int]) -> bool:
         judged = {(lease.slice.round, lease.slice.index) for _, lease in self._judging.values()}
-        counted = kept in self._counted or kept in judged
-        nonce = event.session.nonce
-        self._send(event.board, Load(nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed, counted))
+        return kept in self._counted or kept in judged
+
+    def _hint(self) -> str:
+        return "; has training diverged? a smaller learning_rate may help" if self._refusing else ""
+
+    def _stop_work(self, reason: str) -> None:
+        self._open.clear()
+        for index, board in enumerate(self.boards):
+            if board.lease is not None and board.session is not None:
+                self._send(index, Cancel(board.session.nonce, board.lease.number, clip(reason)))
+            board.lease = None
+            board.queue.clear()
+
+    def _time_passed(self, now_s: float) -> None:
+        for index, board in enumerate(self.boards):
+            if now_s >= board.hold_end_s:
+                self._unload(index, "lost", "it did not come back in time", now_s)
+        for index, board in enumerate(self.boards):
+            lease = board.lease
+            if lease is None or board.session is None or lease.number in self._judging:
+                continue
+            if now_s >= lease.due_s:
+                reason = lease.fault(self.facts.patience_s)
+                self._out.append(Note("expired", f"{board.name}: {reason}", index))
+                self._send(index, Cancel(board.session.nonce, lease.number, reason))
+                board.failures += 1
+                self._bar_if_hopeless(index, reason)
+                self._unload(index, "lost", reason, now_s)
 
     def _replaced(self, index: int, kept: tuple[int, int], now_s: float) -> None:
         """A board connects anew: what it has finished it may offer again, anything else is dealt to others."""
@@ -215,82 +199,6 @@ class RoundMachine:
         board.queue.appendleft(lease.slice)
         board.share -= lease.slice.samples
         board.lease, board.hold_end_s = None, now_s + self.facts.patience_s
-
-    def _ready(self, index: int, message: Ready, now_s: float) -> None:
-        board, facts = self.boards[index], self.facts
-        assert board.session is not None
-        if message.run != facts.run:
-            return
-        if (message.manifest_sha256, message.model_bytes) != (facts.manifest_sha256, facts.model_bytes):
-            self._refuse(
-                index, "manifest", "its model differs from the host's; install the same version of paceline", now_s
-            )
-        elif message.samples != facts.samples:
-            text = (
-                f"its data hold {message.samples} samples, the host's {facts.samples}; give both the same data "
-                f"(paceline data fetch {facts.task})"
-            )
-            self._refuse(index, "data", text, now_s)
-        else:
-            board.ready, board.since_s = message, now_s
-            board.base = ""  # a trainer that has just loaded holds no round's model
-            self._out.append(StoreReady(index, message, board.agent_pid, board.agent_version))
-            if self.phase not in ("starting", "ending"):
-                self._begin(index)
-                if board.usable:
-                    self._hand_out_orphans(now_s)
-                    self._assign(index, now_s)
-            self._start_if_complete(now_s)
-
-    def _refuse(self, index: int, code: str, text: str, now_s: float) -> None:
-        board = self.boards[index]
-        assert board.session is not None
-        self._out.append(Note("refused", f"{board.name} is refused: {text}", index))
-        self._send(index, Reject(board.session.nonce, code, clip(f"{board.name}: {text}")))
-        self._gone(Gone(index, f"refused: {text}"), now_s)
-
-    def _gone(self, event: Gone, now_s: float) -> None:
-        board = self.boards[event.board]
-        if board.session is None and (board.departed or not event.for_good):
-            return
-        board.departed = event.for_good
-        self._last_refusal = f"{board.name}: {event.reason}"
-        self._out.append(Note("lost", self._last_refusal, event.board))
-        board.session, board.ready, board.begun = None, None, False
-        board.held.clear()
-        self._unload(event.board, "lost", event.reason, now_s)
-        self._start_if_complete(now_s)
-        if self.phase == "ending":
-            self._finish_if_quiet(now_s, False)
-        elif event.for_good and self._alone_s is not None:
-            self._alone(now_s)  # perhaps nobody is left who could come back
-
-    def _start_if_complete(self, now_s: float) -> None:
-        if self.phase != "starting":
-            return
-        usable = [b for b in self.boards if b.usable]
-        if any(not b.usable and not b.hopeless for b in self.boards) and now_s < self._start_end_s:
-            return
-        missing = [b.name for b in self.boards if not b.usable]
-        if missing:
-            self._out.append(Note("missing", f"starting without {', '.join(missing)}: not ready"))
-        if not usable:
-            self._finish(
-                False, f"no board became ready (waited up to {self.facts.start_s:g} s); see the agents' logs", now_s
-            )
-        elif self.facts.energy_needed and not any(b.ready.energy_known for b in usable if b.ready):
-            self._finish(
-                False,
-                "the policy weighs energy and [energy] required = true, but no board has a meter; configure [meter] in "
-                "agent.toml, or set required = false to run by time alone",
-                now_s,
-            )
-        else:
-            self._started = True
-            if self._reopened is not None and self._reopened.open_slices:
-                self._reopen(self._reopened, now_s)
-            else:
-                self._plan(now_s)
 
     # Rounds ---------------------------------------------------------------------------------------------------------
 
@@ -352,13 +260,6 @@ class RoundMachine:
         for index in touched:
             self._assign(index, now_s)
 
-    def _begin(self, index: int) -> None:
-        board = self.boards[index]
-        assert board.session is not None
-        if not board.begun:
-            board.begun = True
-            self._send(index, Begin(board.session.nonce, self.facts.run))
-
     def _assign(self, index: int, now_s: float) -> None:
         board, facts = self.boards[index], self.facts
         if board.lease is not None or not board.queue or not board.usable or board.session is None:
@@ -402,10 +303,7 @@ class RoundMachine:
             return
         self.phase = "closing"
         self.round_seconds.append(now_s - self._planned_s)
-        for index, board in enumerate(self.boards):
-            if board.session is not None and board.begun:
-                board.energies_owed += 1
-                self._hold(index, RoundClosed(board.session.nonce, self.facts.run, self.round, 0))
+        self._tell_round_closed()
         self._out.append(FinishRound(self.round))
 
     def _round_done(self, event: RoundDone, now_s: float) -> None:
@@ -420,41 +318,6 @@ class RoundMachine:
             self.phase, self._start_end_s, self._reopened = "starting", now_s + self.facts.start_s, None
             self._start_if_complete(now_s)
 
-    def _end(self, reason: str, now_s: float, *, ok: bool = True) -> None:
-        """Close all energy windows; the run is finished when they have come in, or cannot any more."""
-        self.phase, self._end_reason, self._ok = "ending", reason, ok
-        self._end_by_s = now_s + self.facts.patience_s / 6
-        for index, board in enumerate(self.boards):
-            if board.session is not None and board.begun:
-                board.energies_owed += 1
-                self._send(index, End(board.session.nonce, self.facts.run, self.round, clip(reason)))
-        self._finish_if_quiet(now_s, False)
-
-    def _finish_if_quiet(self, now_s: float, late: bool) -> None:
-        owing = [b.name for b in self.boards if b.session is not None and b.begun and b.energies_owed]
-        if owing and not late:
-            return
-        if owing:
-            self._out.append(Note("energy-missing", f"no final joules from {', '.join(owing)}"))
-        self._finish(self._ok, self._end_reason, now_s)
-
-    def _finish(self, ok: bool, reason: str, now_s: float) -> None:
-        self.phase = "finished"
-        self._out.append(Finish(ok, reason))
-
-    def _stop(self, event: Stop, now_s: float) -> None:
-        if self.phase == "ending":
-            return
-        self._open.clear()
-        for index, board in enumerate(self.boards):
-            if board.lease is not None and board.session is not None:
-                self._send(index, Cancel(board.session.nonce, board.lease.number, clip(event.reason)))
-            board.lease = None
-            board.queue.clear()
-        self._end(event.reason, now_s, ok=False)
-
-    # What boards say ------------------------------------------------------------------------------------------------
-
     def _said(self, event: Said, now_s: float) -> None:
         message = event.message
         if isinstance(message, Chunk):
@@ -463,7 +326,7 @@ class RoundMachine:
         whole = self.facts.model_bytes if isinstance(message, Result) and self.facts.model_bytes <= INLINE_BYTES else 0
         if event.payload_bytes not in (0, whole):
             raise RemoteProtocolError(f"{message.kind} with a payload of {event.payload_bytes} bytes")
-        self._MESSAGES.get(type(message), RoundMachine._nothing)(self, event.board, message, now_s)
+        self._MESSAGES.get(type(message), Muster._nothing)(self, event.board, message, now_s)
         lease = self.boards[event.board].lease
         if event.payload_bytes and lease is not None and lease.receiver is not None:  # else the result was refused
             self._chunk(event.board, Chunk(message.session, lease.number, 0), event.payload_bytes, now_s)
@@ -471,9 +334,6 @@ class RoundMachine:
             m = message
             commit = Commit(m.session, m.lease, m.compute_uj, m.bound_uj, m.energy_source, m.energy_flags)
             self._commit(event.board, commit, now_s)
-
-    def _nothing(self, index: int, message: Message, now_s: float) -> None:
-        """The session has seen it, and that is all."""
 
     def _ping(self, index: int, message: Ping, now_s: float) -> None:
         board = self.boards[index]
@@ -576,16 +436,6 @@ class RoundMachine:
         if self.phase == "starting":
             self._start_if_complete(now_s)
 
-    def _energy(self, index: int, message: Energy, now_s: float) -> None:
-        if message.run != self.facts.run:
-            return
-        if message.round > self.round:
-            raise RemoteProtocolError(f"joules of round {message.round}, the present one is {self.round}")
-        self.boards[index].energies_owed = max(0, self.boards[index].energies_owed - 1)
-        self._out.append(StoreEnergy(index, message))
-        if self.phase == "ending":
-            self._finish_if_quiet(now_s, False)
-
     def _accepted(self, event: ResultStored, now_s: float) -> None:
         board = self.boards[event.board]
         _, lease = self._judging.pop(event.lease)
@@ -627,15 +477,6 @@ class RoundMachine:
         self._refusing = True
         self._bar_if_hopeless(index, reason)
         self._unload(index, "rejected", reason, now_s)
-
-    def _bar_if_hopeless(self, index: int, reason: str) -> None:
-        board = self.boards[index]
-        self._last_refusal = f"{board.name}: {reason}"
-        if board.failures >= REFUSALS and not board.barred:
-            board.barred = True
-            self._out.append(
-                Note("barred", f"{board.name}: {REFUSALS} failures in a row, no more work in this run", index)
-            )
 
     # Lost work ------------------------------------------------------------------------------------------------------
 
@@ -681,43 +522,6 @@ class RoundMachine:
         if self.phase == "planning" and not self._open:
             self._plan(now_s)
 
-    def _alone(self, now_s: float) -> None:
-        if all(board.hopeless for board in self.boards):
-            hint = "; has training diverged? a smaller learning_rate may help" if self._refusing else ""
-            self._stop(Stop(f"no board may go on, the last was {self._last_refusal}{hint}"), now_s)
-        elif self._alone_s is None:
-            self._alone_s = now_s + self.facts.patience_s
-            self._out.append(
-                Note("alone", f"no board is left; waiting {self.facts.patience_s:g} s for one to come back")
-            )
-
-    def _tick(self, event: Tick, now_s: float) -> None:
-        if self._due:
-            self._finish_what_is_due(now_s)
-            return
-        self._start_if_complete(now_s)
-        for index, board in enumerate(self.boards):
-            if board.held and now_s >= board.held[0][1] + HOLD_S:
-                self._say_held(index)
-            if now_s >= board.hold_end_s:
-                self._unload(index, "lost", "it did not come back in time", now_s)
-        for index, board in enumerate(self.boards):
-            lease = board.lease
-            if lease is None or board.session is None or lease.number in self._judging:
-                continue
-            if now_s >= lease.due_s:
-                reason = lease.fault(self.facts.patience_s)
-                self._out.append(Note("expired", f"{board.name}: {reason}", index))
-                self._send(index, Cancel(board.session.nonce, lease.number, reason))
-                board.failures += 1
-                self._bar_if_hopeless(index, reason)
-                self._unload(index, "lost", reason, now_s)
-        if self._alone_s is not None and now_s >= self._alone_s:
-            self._alone_s = None
-            self._stop(Stop(f"no board came back within {self.facts.patience_s:g} s"), now_s)
-        if self.phase == "ending" and now_s >= self._end_by_s:
-            self._finish_if_quiet(now_s, True)
-
     def _finish_what_is_due(self, now_s: float) -> None:
         due, self._due = self._due, ""
         if due == "end":
@@ -726,29 +530,11 @@ class RoundMachine:
             self.round_seconds.append(self._reopened.elapsed_s)
             self._out.append(FinishRound(self.round))
 
-    def _send(self, index: int, message: Message, piece: tuple[int, int] | None = None) -> None:
-        if self.boards[index].held:
-            self._say_held(index)
-        self._out.append(Send(index, message, piece))
-
-    def _hold(self, index: int, message: Answer | RoundClosed) -> None:
-        """Say this together with what the board is told next, after HOLD_S at the latest."""
-        self.boards[index].held.append((message, self._now_s))
-
-    def _say_held(self, index: int) -> None:
-        board = self.boards[index]
-        held, board.held = board.held, []
-        for message, since_s in held:
-            if isinstance(message, Answer) and board.session is not None and board.session.lease != message.lease:
-                continue  # its trainer has died meanwhile: the board has let go of the lease
-            ago_us = max(0, round((self._now_s - since_s) * 1e6))
-            self._out.append(Send(index, type(message)(**{**vars(message), "ago_us": ago_us})))
-
     _MESSAGES: dict[type[Message], Callable[..., None]] = {
-        Ready: _ready, Ping: _ping, Credit: _credit, Result: _result, Delivery: _result, Commit: _commit,
-        Failed: _work_failed, Energy: _energy,
+        **Muster._MESSAGES, Ping: _ping, Credit: _credit, Result: _result, Delivery: _result, Commit: _commit,
+        Failed: _work_failed,
     }  # fmt: skip
     _HANDLERS: dict[type[object], Callable[..., None]] = {
-        Connected: _connected, Said: _said, Gone: _gone, SlicesStored: _stored, ResultStored: _accepted,
-        ResultRefused: _refused, RoundDone: _round_done, Stop: _stop, Tick: _tick,
+        **Muster._HANDLERS, Said: _said, SlicesStored: _stored, ResultStored: _accepted, ResultRefused: _refused,
+        RoundDone: _round_done,
     }  # fmt: skip

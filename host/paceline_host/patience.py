@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline_host.machine import FIRST_LEASE
+from paceline_host.muster import FIRST_LEASE
 
 HEARTBEAT_S = 2.0  # at most between two signs of life: often enough to be seen at work, for next to nothing
 

@@ -13,7 +13,7 @@ from paceline_host.regimes import Slice
 Verdict = Literal["accepted", "rejected", "stale", "failed", "lost"]  # only accepted ones are counted
 PARTS = ("compute", "wait", "transfer", "wasted", "other")  # the five-way split; they add up to the total
 
-__all__ = ["PARTS", "Board", "Contribution", "Energy", "Event", "Round", "Run", "Slice", "Verdict"]
+__all__ = ["PARTS", "Board", "Contribution", "Energy", "Epoch", "Event", "Round", "Run", "Slice", "Step", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,34 @@ class Contribution:
     update_sha256: str = ""
     update_norm: float | None = None  # per local step
     update_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One committed step of split learning."""
+
+    round: int
+    step: int  # from 0
+    redraw: int  # how often it was void before
+    samples: int
+    loss: float  # mean over the pooled batch
+    right: int  # of its samples, those that were classified as labelled
+    deviation: float | None = None  # L1, of its class shares from the epoch's (0..2)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a round of split learning was beside a round."""
+
+    round: int
+    steps: int
+    voided: int  # steps that were begun and given up, as a board was lost
+    left: int  # samples whose boards were gone when it ended
+    sent_bytes: int  # tensors, to all boards
+    received_bytes: int
+    host_s: float  # the host's own computing
+    client_sha256: str  # of the client part that it left
+    state_sha256: str  # of model and optimisers, as they lie beside the checkpoint
 
 
 @dataclass(frozen=True)

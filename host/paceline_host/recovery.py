@@ -37,6 +37,7 @@ class Recovered:
     norms: Mapping[int, list[float]]  # by board, of its last accepted updates
     counted: tuple[tuple[int, int, bytes], ...]  # (slice, samples, update) of the open round
     skipped: tuple[int, ...]  # slices of the open round that were dealt again
+    epoch: records.Epoch | None = None  # of split learning, the last that was closed
 
     @property
     def finished(self) -> bool:
@@ -64,11 +65,13 @@ def recover(folder: Path, task: Task, say: Callable[[str], None]) -> Recovered:
         base = closed[-1].round if closed else 0
         model = _model_after(folder, ledger, task, base, say)
         open_round = rounds[-1].round if rounds and rounds[-1].closed_s is None else 0
-        counted = [(c.slice, c.samples, ledger.update(c)) for c in ledger.contributions(open_round, "accepted")]
+        accepted = ledger.contributions(open_round, "accepted") if run.regime != "psl" else []
+        counted = [(c.slice, c.samples, ledger.update(c)) for c in accepted]
         return Recovered(
             run, tuple(ledger.boards()), _reopened(ledger, rounds, open_round), model, checkpoint.sha256(model),
             _last_instant_s(ledger, rounds), _norms(ledger), tuple(counted),
             tuple(sorted({s.redealt_from for s in ledger.slices(open_round) if s.redealt_from is not None})),
+            next(reversed(ledger.epochs()), None),
         )  # fmt: skip
 
 
@@ -147,6 +150,8 @@ def _reopened(ledger: Ledger, rounds: Sequence[records.Round], open_round: int) 
     elapsed_s = max(0.0, _last_instant_s(ledger, rounds) - rounds[-1].planned_s) if open_round else 0.0
     if open_round and not left:
         elapsed_s = max(c.at_s for c in rows) - rounds[-1].planned_s
+    if ledger.run.regime == "psl":  # a step is memory only, so an open epoch begins anew
+        left, rows = tuple(s for s in slices if s.redealt_from is None), []
     return Reopened(
         round=number, closed=not open_round, open_slices=left, lost=frozenset(c.slice for c in rows) - accepted,
         next_index=len(slices), done=tuple((c.board, c.samples) for c in rows if c.verdict == "accepted"),
@@ -183,6 +188,8 @@ def _model_after(folder: Path, ledger: Ledger, task: Task, number: int, say: Cal
     except StorageError as error:
         why = str(error)
     say(f"{why}; making it anew from the round before and the updates in the journal")
+    if ledger.run.regime == "psl":
+        raise DamagedError(f"{why}; restore it from a copy, or begin a new run")
     reducer = Reducer(task.manifest)
     reducer.begin(_model_after(folder, ledger, task, number - 1, say), ledger.run.budget)
     feed(

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline_host.figures import RunFigures, figures
+from paceline_host.figures import RunFigures, SplitFigures, figures
 from paceline_host.journal import JOURNAL
 from paceline_host.records import PARTS
 from paceline_host.runs import run_folders
@@ -134,7 +134,11 @@ def wanted(report: Report, name: str) -> bool:
     if name.lstrip().startswith("against"):
         return any(report.change(run) is not None for run in report.runs)
     if name.lstrip().startswith("closed form"):
-        return any(run.run.declared for run in report.runs)
+        return any(run.run.declared and run.split is None for run in report.runs)
+    if name.startswith("controller"):
+        return any(run.split is None for run in report.runs)
+    if name in SPLIT_ROWS:
+        return any(run.split is not None for run in report.runs)
     return True
 
 
@@ -184,6 +188,17 @@ def _loss(report: Report, run: RunFigures) -> str:
     return UNKNOWN if run.loss is None else f"{run.loss:.4f}" if run.loss < 1000 else f"{run.loss:.3g}"
 
 
+def _split(figure: Callable[[SplitFigures], str]) -> Callable[[Report, RunFigures], str]:
+    def cell(report: Report, run: RunFigures) -> str:
+        return UNKNOWN if run.split is None else figure(run.split)
+
+    return cell
+
+
+def _amount(nbytes: float) -> str:
+    return f"{nbytes / 1e6:,.1f} MB"
+
+
 def _work(report: Report, run: RunFigures) -> str:
     return f"{len(run.rounds)}/{run.run.rounds}, {run.samples}"
 
@@ -206,9 +221,18 @@ ROWS: list[tuple[str, Callable[[Report, RunFigures], str]]] = [
     ("accuracy at the end", _accuracy),
     ("loss at the end", _loss),
     ("controller, share of the rounds' time", lambda _, run: _percent(run.controller_fraction, 4)),
+    ("steps an epoch", _split(lambda split: f"{split.steps:,.0f}")),
+    ("samples a step, median", _split(lambda split: f"{split.batch:,.0f}")),
+    ("label deviation of a step, mean L1", _split(lambda s: UNKNOWN if s.deviation is None else f"{s.deviation:.3f}")),
+    ("tensors an epoch, to boards", _split(lambda split: _amount(split.sent_bytes))),
+    ("tensors an epoch, from boards", _split(lambda split: _amount(split.received_bytes))),
+    ("host's computing an epoch", _split(lambda split: _seconds(split.host_s))),
     ("rounds, samples", _work),
     ("every sample counted exactly once", _proof),
 ]
+
+
+SPLIT_ROWS = {name for name, _ in ROWS if name.startswith(("steps an", "samples a", "label dev", "tensors", "host's"))}
 
 
 def notes(report: Report) -> list[str]:
@@ -236,6 +260,11 @@ def notes(report: Report) -> list[str]:
             )
         if run.joules.unknown:
             found.append(f"{name}: joules unknown, wholly or for a time, on {', '.join(run.joules.unknown)}")
+        if run.split is not None and (run.split.voided or run.split.left):
+            found.append(
+                f"{name}: {run.split.voided} steps were void, as a board was lost inside; {run.split.left} samples "
+                "were left out of epochs that ended without their board"
+            )
         if run.voided:
             found.append(
                 f"{name}: {run.voided} leases ended without a counted result; their samples were dealt out again"

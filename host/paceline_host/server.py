@@ -24,8 +24,10 @@ from paceline.wire import Bye, Message, Ping, Pong, Reject
 from paceline_host import machine as m
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import Arrival, HostLink
+from paceline_host.muster import Muster
 from paceline_host.peers import Peers
 from paceline_host.planner import Planner
+from paceline_host.psl.steps import CommitStep, ComputeStep, SplitSide, TensorOut, WriteTensor
 from paceline_host.store import Job, Store, StoreFailed
 from paceline_host.uploads import Uploads
 
@@ -73,13 +75,14 @@ class TimedPlanner:
 class _Run:
     """The run that is being served."""
 
-    machine: m.RoundMachine
-    planner: TimedPlanner
+    machine: Muster
+    planner: TimedPlanner | None
     store: Store
     zero_s: float  # monotonic instant of second 0 of its journal
     uploads: Uploads
     ended: queue.SimpleQueue[Outcome | BaseException] = field(default_factory=queue.SimpleQueue)
     jobs: list[Job] = field(default_factory=list)
+    tensors: dict[int, bytearray] = field(default_factory=dict)  # what comes in of a step, by board
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
@@ -89,6 +92,17 @@ class _Run:
     @property
     def now_s(self) -> float:
         return time.monotonic() - self.zero_s
+
+    def take_in(self, action: WriteTensor, payload: memoryview) -> None:
+        """Put a piece of a board's tensor where it belongs; the machine has checked its place and size."""
+        if action.offset == 0:
+            self.tensors[action.board] = bytearray(action.size)
+        self.tensors[action.board][action.offset : action.offset + len(payload)] = payload
+
+    def tensors_of(self, action: ComputeStep | CommitStep) -> dict[int, bytearray]:
+        """Return what has come in for a step; it is the store's from here on."""
+        tensors, self.tensors = self.tensors, {}
+        return {board: data for board, data in tensors.items() if board in action.who}
 
 
 class Server:
@@ -111,7 +125,7 @@ class Server:
         self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.idle_s = 0.0  # when the last run ended
         self.presence: dict[str, Presence] = {}  # of the boards that were ever here; the loop's own, as `peers` is
-        self.on_view: Callable[[m.RoundMachine, float], None] = lambda machine, now_s: None
+        self.on_view: Callable[[Muster, float], None] = lambda machine, now_s: None
         self.on_operator: Callable[[Arrival], None] = lambda arrival: None
 
     def start(self) -> None:
@@ -119,7 +133,7 @@ class Server:
         self._thread.start()
 
     def serve(
-        self, machine: m.RoundMachine, planner: TimedPlanner, store: Store, uploads: Uploads, zero_s: float
+        self, machine: Muster, planner: TimedPlanner | None, store: Store, uploads: Uploads, zero_s: float
     ) -> Outcome:
         """Serve a run to its end. `zero_s`: monotonic instant of its second 0. Raises what made the store fail."""
         run = _Run(machine, planner, store, zero_s, uploads)
@@ -151,7 +165,7 @@ class Server:
             raise RunError(f"the host's loop has ended: {self._broken!r}") from self._broken
 
     @property
-    def machine(self) -> m.RoundMachine | None:
+    def machine(self) -> Muster | None:
         """The machine of the present run; for `ask`."""
         return self._run.machine if self._run is not None else None
 
@@ -333,6 +347,11 @@ class Server:
     def _do(self, run: _Run, action: m.Action, arrival: Arrival | None) -> None:
         if isinstance(action, m.Send):
             self._send(run, action)
+        elif isinstance(action, TensorOut):
+            self._send_tensor(run, action)
+        elif isinstance(action, WriteTensor):
+            assert arrival is not None
+            run.take_in(action, arrival.payload)
         elif isinstance(action, m.WriteUpload):
             assert arrival is not None
             run.uploads.write(action.board, action.part, action.offset, arrival.payload)
@@ -344,14 +363,15 @@ class Server:
         if isinstance(action, m.StoreResult):
             upload = run.uploads.take(action.board)
         elif isinstance(action, m.StoreSlices) and action.first:
-            allocate_s = run.planner.last_s
+            allocate_s = run.planner.last_s if run.planner is not None else 0.0
         elif isinstance(action, m.Note) and action.loud:
             level = "info" if action.kind == "back" else "warning"
             name = "" if action.board is None else run.names[action.board]
             self._talk(action.detail, level=level, board=name, event=action.kind)
         elif isinstance(action, m.Finish):
             self._record_dropped(run)
-        run.jobs.append(Job(action, run.now_s, upload, allocate_s))
+        tensors = run.tensors_of(action) if isinstance(action, ComputeStep | CommitStep) else {}
+        run.jobs.append(Job(action, run.now_s, upload, tensors, allocate_s))
         if isinstance(action, m.Finish):
             run.outcome = Outcome(action.ok, action.reason)
 
@@ -371,6 +391,15 @@ class Server:
         if action.piece is not None:
             payload = memoryview(run.store.model)[action.piece[0] : action.piece[1]]
         name = run.names[action.board]
+        if not self._send_to(name, action.message, payload) and self._peers.forget(name):
+            self._gone(name, "its connection is lost")
+
+    def _send_tensor(self, run: _Run, action: TensorOut) -> None:
+        store = run.store
+        assert isinstance(store, SplitSide)
+        whole = action.data if action.data is not None else store.outgoing(action.board, action.message.what)
+        name = run.names[action.board]
+        payload = memoryview(whole)[action.piece[0] : action.piece[1]]
         if not self._send_to(name, action.message, payload) and self._peers.forget(name):
             self._gone(name, "its connection is lost")
 

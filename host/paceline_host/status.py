@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.session import State
 from paceline_host import machine as m
+from paceline_host.muster import Muster
 from paceline_host.server import Presence
 
 Row = dict[str, Any]
@@ -24,7 +25,7 @@ _AT_WORK = {
 }
 
 
-def run_waits(machine: m.RoundMachine, phase_since_s: float, now_s: float) -> list[Row]:
+def run_waits(machine: Muster, phase_since_s: float, now_s: float) -> list[Row]:
     """Return whom the run as a whole waits for."""
     usable = [board for board in machine.boards if board.usable]
     if machine.phase == "starting":
@@ -50,7 +51,7 @@ def run_waits(machine: m.RoundMachine, phase_since_s: float, now_s: float) -> li
 
 
 def board_rows(
-    names: Sequence[str], machine: m.RoundMachine | None, presence: Mapping[str, Presence], start_s: float,
+    names: Sequence[str], machine: Muster | None, presence: Mapping[str, Presence], start_s: float,
     now_s: float, idle_s: float = 0.0,
 ) -> list[Row]:  # fmt: skip
     """Return a row for each known board. `start_s`: when the host began to listen; `idle_s`: its last run ended."""
@@ -72,7 +73,7 @@ def board_rows(
     return rows
 
 
-def _busy_row(machine: m.RoundMachine, board: m.Board, now_s: float) -> Row:
+def _busy_row(machine: Muster, board: m.Board, now_s: float) -> Row:
     """Return the row of a board that is connected and in the run."""
     session, lease = board.session, board.lease
     if board.barred:
@@ -92,7 +93,7 @@ def _busy_row(machine: m.RoundMachine, board: m.Board, now_s: float) -> Row:
     return {**_row(board.name, "connected", f"waits for {wait['for']}", board.since_s, now_s), **_limits(wait)}
 
 
-def _idle_wait(machine: m.RoundMachine, board: m.Board, now_s: float) -> Row:
+def _idle_wait(machine: Muster, board: m.Board, now_s: float) -> Row:
     """Return whom a board that is ready and without work waits for."""
     since_s = board.since_s
     if machine.phase == "starting":

@@ -10,9 +10,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from paceline.quick import quicken
 from paceline.tasks import Task
@@ -25,11 +26,12 @@ from paceline_host.reducer import Reducer, Refused
 
 @dataclass(frozen=True)
 class Job:
-    """One action of the machine with its instant (seconds since run start) and, for a result, the uploaded bytes."""
+    """One action of the machine with its instant (seconds since run start) and the bytes that came in for it."""
 
     action: m.Action
     at_s: float
     upload: bytearray | memoryview | None = None
+    tensors: Mapping[int, bytearray] = field(default_factory=dict)  # of a step of split learning, by board
     allocate_s: float = 0.0
 
 
@@ -43,7 +45,7 @@ class StoreFailed:
     error: Exception
 
 
-StoreEvent = m.SlicesStored | m.ResultStored | m.ResultRefused | m.RoundDone | StoreFailed
+StoreEvent = Any  # StoreFailed, or what the regime's machine waits for
 
 
 class Store(threading.Thread):
@@ -55,6 +57,7 @@ class Store(threading.Thread):
     ) -> None:  # fmt: skip
         """Begin a run, or go on with one that was `recovered` from this folder."""
         super().__init__(name="store", daemon=True)
+        self.folder = folder
         self._folder, self._run, self._boards, self._task = folder, run, list(boards), task
         self._clock, self._wake = clock, wake
         self._inbox: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
@@ -109,7 +112,7 @@ class Store(threading.Thread):
             self._wake()
 
     def _take_up(self, recovered: Recovered) -> None:
-        if not recovered.machine.closed:
+        if not recovered.machine.closed and self._run.regime != "psl":
             self._reducer.begin(self.model, self._run.budget)
             feed(self._reducer, recovered.counted, recovered.skipped)
         detail = {"life": recovered.machine.lives, "wall": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -229,7 +232,7 @@ class Store(threading.Thread):
         self._journal.end(ok=action.ok, reason=action.reason, at_s=job.at_s)
         return []
 
-    _JOBS: dict[type[object], Callable[[Store, Job], list[StoreEvent]]] = {
+    _JOBS: dict[type[object], Callable[[Any, Job], list[Any]]] = {
         m.StoreSlices: _slices, m.StoreResult: _result, m.StoreLoss: _loss, m.StoreEnergy: _energy,
         m.StoreReady: _ready, m.Note: _note, m.FinishRound: _finish_round, m.Finish: _end,
     }  # fmt: skip

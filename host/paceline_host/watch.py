@@ -10,6 +10,7 @@ from paceline.talk import Talk
 from paceline_host import machine as m
 from paceline_host.comparison import Watcher
 from paceline_host.experiment import Experiment
+from paceline_host.muster import Muster
 from paceline_host.progress import BoardView, Header, Progress, head
 from paceline_host.server import Outcome
 
@@ -19,7 +20,7 @@ _WAITING = {
 }  # fmt: skip
 
 
-def board_views(machine: m.RoundMachine, now_s: float) -> list[BoardView]:
+def board_views(machine: Muster, now_s: float) -> list[BoardView]:
     """Return one view a board: share, done, costs, whom it waits for and since when."""
     views = []
     for index, board in enumerate(machine.boards):
@@ -39,7 +40,7 @@ def board_views(machine: m.RoundMachine, now_s: float) -> list[BoardView]:
     return views
 
 
-def _waiting(machine: m.RoundMachine, board: m.Board) -> str:
+def _waiting(machine: Muster, board: m.Board) -> str:
     if board.barred:
         return "nothing: barred after failures"
     if board.session is None:
@@ -56,7 +57,7 @@ def watcher(experiment: Experiment, talk: Talk, *, quiet: bool) -> Watcher:
     talk.lines_to(progress.say)
     rounds = _RoundLines(experiment.run.rounds, talk)
 
-    def view(policy: str, machine: m.RoundMachine, now_s: float) -> None:
+    def view(policy: str, machine: Muster, now_s: float) -> None:
         if quiet:
             return
         if talk.as_json:
@@ -80,9 +81,9 @@ class _RoundLines:
     def __init__(self, rounds: int, talk: Talk) -> None:
         self._rounds, self._talk = rounds, talk
         self._told = 0
-        self._seen: tuple[str, m.RoundMachine] | None = None
+        self._seen: tuple[str, Muster] | None = None
 
-    def tell(self, policy: str, machine: m.RoundMachine) -> None:
+    def tell(self, policy: str, machine: Muster) -> None:
         self._seen = policy, machine
         header = Header(policy, machine.round, self._rounds, machine.phase, list(machine.round_seconds))
         for number in range(self._told + 1, len(header.round_seconds) + 1):

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import PacelineError
-from paceline_host import machine as m
 from paceline_host.comparison import Comparison, Watcher, held
 from paceline_host.host_config import HostConfig
 from paceline_host.intake import taken
 from paceline_host.journal import JOURNAL
 from paceline_host.ledger import Ledger
+from paceline_host.muster import Muster
 from paceline_host.progress import Header
 from paceline_host.recovery import begun
 from paceline_host.report_files import report_of
@@ -140,7 +140,7 @@ class Worker(threading.Thread):
         reason = next((outcome.reason for outcome in outcomes if not outcome.ok), comparison.stopping and "stopped")
         return Over(ticket, ok, "" if ok else str(reason), report_of(folder, self._say))
 
-    def _view(self, policy: str, machine: m.RoundMachine, now_s: float) -> None:
+    def _view(self, policy: str, machine: Muster, now_s: float) -> None:
         """Take note of a run's state; called from the loop's thread."""
         if (self.where.policy, self.where.phase) != (policy, machine.phase):
             self.where = Where(policy, machine.phase, now_s)

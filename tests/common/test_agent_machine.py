@@ -35,6 +35,7 @@ from paceline.wire import (
     Result,
     RoundClosed,
     Taken,
+    Tensor,
     Welcome,
 )  # fmt: skip
 
@@ -127,7 +128,7 @@ class Host:
     def uploaded(self) -> Host:
         """Bring the board to the point where it waits for the verdict."""
         self.working()
-        self.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+        self.event(m.WorkDone(5, 10, 3, 1000, 0, 0, SIZE, "update"))
         self.say(Credit(self.nonce, 5, 32 * KIB, SIZE))
         self.event(m.Measured(5, 1000, 10, "modelled", 0))
         return self
@@ -218,12 +219,12 @@ def test_a_newer_assignment_replaces_the_work_in_hand() -> None:
     actions = host.assign(6)
     assert actions == [m.StopWork(5), m.Void(5), m.Mark("wait"), m.Mark("transfer")]
     assert host.last() == Taken(7, 6)
-    assert host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update")) == []
+    assert host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, SIZE, "update")) == []
 
 
 def test_unknown_joules_travel_as_none() -> None:
     host = Host().working()
-    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, SIZE, "update"))
     host.say(Credit(host.nonce, 5, 32 * KIB, SIZE))
     host.event(m.Measured(5, None, None, "none", 4))
     assert host.last() == Commit(7, 5, None, None, "none", 4)
@@ -235,7 +236,7 @@ def test_unknown_joules_travel_as_none() -> None:
 @pytest.mark.parametrize("joules_first", [True, False])
 def test_commit_comes_after_the_last_piece_and_after_the_joules(joules_first: bool) -> None:
     host = Host().working()
-    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, SIZE, "update"))
     assert kinds(host.heard)[-3:] == ["result", "chunk", "chunk"], "credit holds the third piece back"
     for joules in (True, False) if joules_first else (False, True):
         assert host.agent.state is State.UPLOADING
@@ -262,7 +263,7 @@ def test_a_small_model_comes_with_the_work_and_its_update_goes_with_the_result()
     host = Host()
     assert small(host) == [m.Mark("transfer"), m.StoreBase(5, 0, "base")]
     assert host.event(m.BaseReady(5, True)) == [m.StartWork(5, 1, RANGES, 4)]
-    assert host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update")) == [m.Measure(5)]
+    assert host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, SMALL, "update")) == [m.Measure(5)]
     assert host.agent.wake_s() == host.now_s + m.JOULES_S
     kept = host.event(m.Measured(5, 1000, 10, "modelled", 0))[0]
     assert host.pieces == [(0, SMALL)]
@@ -281,7 +282,7 @@ def test_a_small_update_does_not_wait_for_joules_that_take_longer() -> None:
     host = Host()
     small(host)
     host.event(m.BaseReady(5, True))
-    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, SMALL, "update"))
     host.tick(m.JOULES_S)
     assert kinds(host.heard)[2:] == ["result"]
     assert host.pieces == [(0, SMALL)]
@@ -293,7 +294,7 @@ def test_a_kept_small_result_whose_joules_are_known_is_delivered_in_one() -> Non
     host = Host()
     small(host)
     host.event(m.BaseReady(5, True))
-    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, SMALL, "update"))
     host.event(m.Measured(5, None, None, "none", 1))
     host.hear(host.agent.restart(host.now_s))
     small(host)
@@ -345,7 +346,7 @@ def test_a_model_that_does_not_come_is_given_up_after_a_patience(trickle: int) -
 
 def test_an_update_that_the_host_does_not_take_is_given_up_after_a_patience() -> None:
     host = Host().working()
-    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, "update"))
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, SIZE, "update"))
     for _ in range(29):
         host.tick(1.0)
         host.say(Pong(host.nonce, 5, 500.0))
@@ -378,7 +379,7 @@ def test_a_cancel_stops_the_work_and_late_events_of_the_old_lease_do_nothing() -
     host = Host().working()
     assert host.say(Cancel(host.nonce, 5, "late")) == [m.StopWork(5), m.Void(5), m.Mark("wait")]
     late: list[m.Event] = [
-        m.WorkEdge(5, True, 1), m.WorkProgress(5, 9), m.WorkDone(5, 10, 3, 1000, 0, 0, "update"),
+        m.WorkEdge(5, True, 1), m.WorkProgress(5, 9), m.WorkDone(5, 10, 3, 1000, 0, 0, SIZE, "update"),
         m.WorkFailed(5, "cancelled", ""), m.Measured(5, 1, 1, "modelled", 0), m.BaseReady(5, True),
     ]  # fmt: skip
     for lease in (None, 6):
@@ -694,3 +695,93 @@ def test_a_window_outlives_the_hosts_life_and_not_the_run() -> None:
     host.say(End(host.nonce, "run", 1, "interrupted"))
     host.say(Begin(host.nonce, "run"))
     assert len([action for action in host.done if isinstance(action, m.OpenWindow)]) == 2
+
+
+# Split learning -----------------------------------------------------------------------------------------------------
+
+
+def stepping() -> Host:
+    """Bring the board to work that needs no model."""
+    host = Host()
+    host.welcome()
+    host.say(Load(host.nonce, "run", "psl", "digits", "{}", 1, False))
+    host.event(replace(TRAINER, inbox_bytes=100 * KIB))
+    host.say(Begin(host.nonce, "run"))
+    assert host.say(Assign(host.nonce, "run", 1, 0, 0, 5, 60.0, 4, RANGES, "", 0)) == [
+        m.Mark("transfer"), m.StartWork(5, 1, RANGES, 4)
+    ]  # fmt: skip
+    return host
+
+
+def given(host: Host, offset: int = 0, size: int = 60 * KIB, what: str = "model", step: int = 3) -> Tensor:
+    """Return a piece of what the host gives to a step."""
+    return Tensor(host.nonce, 5, step, 1, what, size, offset)
+
+
+def test_a_tensor_comes_in_pieces_and_the_trainer_is_told_of_the_whole() -> None:
+    host = stepping()
+    first = host.say(given(host), 32 * KIB)
+    assert first == [m.Mark("transfer"), m.StoreTensor(5, 3, 1, "model", 60 * KIB, 0, False)]
+    assert host.say(given(host, 32 * KIB), 28 * KIB) == [m.StoreTensor(5, 3, 1, "model", 60 * KIB, 32 * KIB, True)]
+    assert host.say(given(host, size=7), 7) == [m.StoreTensor(5, 3, 1, "model", 7, 0, True)]
+
+
+def test_what_the_trainer_puts_out_goes_in_pieces_and_then_the_board_waits() -> None:
+    host = stepping()
+    assert host.event(m.WorkTensor(5, 3, 1, "smashed", 40 * KIB)) == [m.Mark("wait")]
+    assert host.heard[-2:] == [
+        Tensor(7, 5, 3, 1, "smashed", 40 * KIB, 0), Tensor(7, 5, 3, 1, "smashed", 40 * KIB, 32 * KIB)
+    ]  # fmt: skip
+    assert host.pieces == [(0, 32 * KIB), (32 * KIB, 40 * KIB)]
+    assert host.event(m.WorkTensor(4, 3, 1, "smashed", 40 * KIB)) == []  # of an older lease
+
+
+def test_the_account_of_an_epoch_needs_no_update() -> None:
+    host = stepping()
+    assert host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, 0, "part")) == [m.Measure(5)]
+    host.event(m.Measured(5, 1000, 10, "modelled", 0))
+    assert host.last() == Delivery(
+        7, "run", 1, 0, 0, 5, 10, 3, 1000, 0, 0, "", 0, "part", False, 1000, 10, "modelled", 0
+    )
+    assert host.pieces == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "what", "nbytes", "said"),
+    [
+        (0, 101 * KIB, "model", 10, "no room"),
+        (0, 10, "joke", 10, "no room"),
+        (0, 10, "smashed", 10, "no room"),
+        (5, 10, "model", 5, "5 bytes at 5, 0 are here"),
+        (0, 10, "model", 11, "11 bytes at 0, 0 are here"),
+    ],
+    ids=["too-large", "unknown", "the-boards-own", "no-beginning", "too-long"],
+)
+def test_a_tensor_that_has_no_place_is_refused_and_changes_nothing(
+    offset: int, size: int, what: str, nbytes: int, said: str
+) -> None:
+    host = stepping()
+    with pytest.raises(RemoteProtocolError, match=said):
+        host.say(given(host, offset, size, what), nbytes)
+    assert host.say(given(host, size=7), 7) == [m.StoreTensor(5, 3, 1, "model", 7, 0, True)]
+
+
+def test_a_piece_of_another_tensor_than_the_one_begun_is_refused() -> None:
+    host = stepping()
+    host.say(given(host), 32 * KIB)
+    with pytest.raises(RemoteProtocolError, match="are here"):
+        host.say(given(host, 32 * KIB, step=4), 28 * KIB)
+    assert host.say(given(host, 32 * KIB), 28 * KIB)[-1].whole  # type: ignore[union-attr]
+    with pytest.raises(RemoteProtocolError, match="0 are here"):
+        host.say(given(host, 32 * KIB), 28 * KIB)
+
+
+def test_tensors_keep_a_lease_and_a_new_connection_ends_the_work() -> None:
+    host = stepping()
+    host.tick(20.0)
+    host.say(given(host, size=7), 7)
+    host.tick(20.0)
+    host.event(m.WorkTensor(5, 3, 1, "smashed", 40))
+    assert m.StopWork(5) not in host.done
+    host.hear(host.agent.restart(host.now_s))
+    assert m.StopWork(5) in host.done

@@ -31,6 +31,7 @@ from paceline.wire import (
     Result,
     RoundClosed,
     Taken,
+    Tensor,
     Welcome,
 )  # fmt: skip
 
@@ -44,6 +45,7 @@ SAMPLES: dict[type[Message], Message] = {
     Result: Result(N, "r", 1, 0, 0, L, 10, 1, 1000, 0, 0, "b", 40, "u", False),
     Delivery: Delivery(N, "r", 1, 0, 0, L, 10, 1, 1000, 0, 0, "b", 40, "u", False, 5, None, "modelled", 0),
     Chunk: Chunk(N, L, 0),
+    Tensor: Tensor(N, L, 0, 0, "smashed", 40, 0),
     Credit: Credit(N, L, 0, 40),
     Commit: Commit(N, L, None, None, "none", 0),
     Failed: Failed(N, L, "oops", ""),
@@ -70,7 +72,7 @@ STEPS = {
     State.GREETING: 1, State.IDLE: 2, State.LOADING: 3, State.READY: 4, State.ASSIGNED: 5, State.WORKING: 6,
     State.UPLOADING: 7, State.JUDGING: 8,
 }  # fmt: skip
-LEASED = (Taken, Result, Delivery, Chunk, Credit, Commit, Cancel, Answer, Failed)
+LEASED = (Taken, Result, Delivery, Chunk, Tensor, Credit, Commit, Cancel, Answer, Failed)
 HOLDING = (State.ASSIGNED, State.WORKING, State.UPLOADING, State.JUDGING)
 
 # The law, written out once more by hand: state -> kind -> where it leads. Each kind comes from the end that may say it.
@@ -84,8 +86,9 @@ LAW: dict[str, dict[str, str | None]] = {
     "idle": ANY | {"load": "loading"},
     "loading": ANY | {"load": None, "ready": "ready", "failed": None},
     "ready": ANY | {"load": "loading", "ready": None, "failed": "loading", "assign": "assigned"},
-    "assigned": END | {"assign": None, "taken": "working", "result": "uploading", "delivery": "judging", "chunk": None},
-    "working": END | {"chunk": None, "credit": None, "result": "uploading", "delivery": "judging"},
+    "assigned": END
+    | {"assign": None, "taken": "working", "result": "uploading", "delivery": "judging", "chunk": None, "tensor": None},
+    "working": END | {"chunk": None, "credit": None, "tensor": None, "result": "uploading", "delivery": "judging"},
     "uploading": END | {"chunk": None, "credit": None, "commit": "judging"},
     "judging": END | {"answer": "ready", "chunk": None, "credit": None},
     "closed": {},

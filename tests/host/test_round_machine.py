@@ -41,6 +41,7 @@ from paceline.wire import (
     Welcome,
 )  # fmt: skip
 from paceline_host import machine as rm
+from paceline_host.muster import FIRST_LEASE, HOLD_S, REFUSALS
 from paceline_host.regimes.pma import Pma
 
 
@@ -224,7 +225,7 @@ def test_boards_whose_trainer_cannot_live_are_not_waited_for() -> None:
         script.connect(board)
     script.ready(0)
     for board in (1, 2):
-        for _ in range(rm.REFUSALS):
+        for _ in range(REFUSALS):
             script.says(board, Failed(script.sessions[board].nonce, 0, "trainer-gone", "killed by signal 11"))
     assert script.machine.phase == "planning"
 
@@ -279,14 +280,14 @@ def test_one_meter_is_enough_to_begin() -> None:
 def test_accepted_is_said_only_after_the_result_is_on_disk() -> None:
     script = Script().begin()
     script.work(0)
-    script.tick(rm.HOLD_S)
+    script.tick(HOLD_S)
     assert Answer not in {type(m) for m in script.said[0]}
     assert script.planner.observed == []
     script.settle()
-    assert script.machine.wake_s() == script.now_s + rm.HOLD_S
-    script.tick(rm.HOLD_S)
+    assert script.machine.wake_s() == script.now_s + HOLD_S
+    script.tick(HOLD_S)
     nonce, lease = script.sessions[0].nonce, script.assignment(0).lease
-    assert script.last(0, Answer) == Answer(nonce, lease, "accepted", "", round(rm.HOLD_S * 1e6))
+    assert script.last(0, Answer) == Answer(nonce, lease, "accepted", "", round(HOLD_S * 1e6))
     assert script.planner.observed == [(0, 0.008, 0.005, 8)]
 
 
@@ -314,7 +315,7 @@ def test_a_pong_takes_the_answer_along_and_an_answer_to_work_that_its_board_has_
     script.says(0, Ping(script.sessions[0].nonce, 0, 0))
     assert [type(m) for m in script.said[0][-2:]] == [Answer, Pong]
     script.says(1, Failed(script.sessions[1].nonce, 0, "trainer-gone", "killed by signal 9"))
-    script.tick(rm.HOLD_S)
+    script.tick(HOLD_S)
     assert Answer not in {type(m) for m in script.said[1]}
 
 
@@ -442,7 +443,7 @@ def test_credit_and_chunks_without_a_transfer_and_payloads_where_none_belong_are
 def test_a_refused_update_is_answered_and_dealt_to_others_and_three_in_a_row_bar_the_board() -> None:
     script = Script(rounds=9).begin()
     script.store.verdict = lambda action: "norm" if action.board == 0 else ""
-    for _ in range(rm.REFUSALS):
+    for _ in range(REFUSALS):
         round_ = script.machine.round
         script.work(0)
         script.settle()
@@ -504,8 +505,8 @@ def test_a_lease_without_progress_ends_and_the_board_is_told() -> None:
     for board in range(3):
         script.take(board)
         script.fetch(board)
-    assert script.machine.wake_s() == script.now_s + rm.FIRST_LEASE * 30.0
-    script.tick(rm.FIRST_LEASE * 30.0)
+    assert script.machine.wake_s() == script.now_s + FIRST_LEASE * 30.0
+    script.tick(FIRST_LEASE * 30.0)
     assert {type(script.said[board][-1]) for board in range(3)} == {Cancel}
     assert len(script.store.jobs) > 0
 
@@ -643,7 +644,7 @@ def test_progress_beyond_the_slice_renews_nothing_twice() -> None:
         script.says(0, Ping(nonce, lease, 1000 + i))
         script.tick()
     assert script.sessions[0].lease != lease
-    assert script.now_s < 100.0 + rm.FIRST_LEASE * 30.0 + 2 * 30.0
+    assert script.now_s < 100.0 + FIRST_LEASE * 30.0 + 2 * 30.0
 
 
 def test_a_failed_board_is_journaled_with_its_reason() -> None:
@@ -757,7 +758,7 @@ def test_nobody_waits_for_a_board_whose_process_has_ended() -> None:
 
 def test_a_run_whose_boards_are_all_barred_ends_at_once_and_says_why() -> None:
     script = Script(boards=1).begin()
-    for _ in range(rm.REFUSALS):
+    for _ in range(REFUSALS):
         script.says(0, Failed(script.sessions[0].nonce, script.assignment(0).lease, "trainer", "oops"))
         script.settle()
     assert script.machine.boards[0].barred

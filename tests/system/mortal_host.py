@@ -26,6 +26,7 @@ from paceline_host.cli import main
 from paceline_host.commands import report
 from paceline_host.journal import Journal
 from paceline_host.link import HostLink
+from paceline_host.psl.store import SplitStore
 from paceline_host.server import Server
 from paceline_host.steps import Note
 from paceline_host.store import Store
@@ -91,9 +92,10 @@ def patch() -> None:
 
         return work
 
-    for action, job_of in list(Store._JOBS.items()):
-        if action is not Note:
-            Store._JOBS[action] = watched_job(action.__name__, job_of)
+    for store in (Store, SplitStore):
+        for action, job_of in list(store._JOBS.items()):
+            if action is not Note:
+                store._JOBS[action] = watched_job(action.__name__, job_of)
 
     def said(link: HostLink, route: bytes, header: bytes, payload: Any = b"") -> bool:
         sent = send_to(link, route, header, payload)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import functools
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from paceline.core import permutation
-from paceline.errors import DataError
+from paceline.errors import DataError, SettingsError
 from paceline.tasks import Task
 from paceline_agent.channel import Work
 from paceline_agent.workers import Clock
@@ -19,15 +19,19 @@ _permutation = functools.lru_cache(maxsize=2)(permutation)  # 4 bytes a sample; 
 class PmaWorker:
     """See paceline_agent.workers.Worker."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, options: Mapping[str, object]) -> None:
+        if options:
+            raise SettingsError([f"regime pma takes no options, it was given {', '.join(options)}"])
         self._task = task
         self._learner = task.learner()
+        self.samples = task.samples
+        self.inbox_bytes = self.outbox_bytes = self.update_bytes = task.manifest.nbytes
 
     def warm_up(self, batch: int) -> None:
         self._learner.load(self._task.initial())
         self._learner.step(range(min(batch, self._task.samples)))
 
-    def work(self, work: Work, model: memoryview, update: memoryview, clock: Clock) -> None:
+    def work(self, work: Work, model: memoryview, update: memoryview, clock: Clock) -> memoryview:
         order = slice_order(work, self._task.samples)
         self._learner.load(model)  # local optimiser state is forgotten here (DECISIONS 5)
         clock.begin()
@@ -36,6 +40,7 @@ class PmaWorker:
             clock.step(len(batch))
         clock.end()
         self._learner.dump(update)
+        return update
 
 
 def slice_order(work: Work, samples: int) -> memoryview:

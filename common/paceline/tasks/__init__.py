@@ -96,6 +96,9 @@ class SplitTask(Task, Protocol):
     def optimiser(self, weights: Any) -> Any:
         """Return the optimiser that the options name, on one flat tensor of parameters."""
 
+    def labels(self) -> Any:
+        """Return the labels of all training samples, an array."""
+
     def batch(self, indices: Indices, epoch: int) -> tuple[Any, Any]:
         """Return inputs and labels of training samples as tensors, augmented as the epoch has it."""
 

@@ -124,6 +124,9 @@ class Images:
     def initial(self) -> bytes:
         return Flat(self.whole()).to_bytes()
 
+    def labels(self) -> NDArray[np.uint8]:
+        return self.train.labels()
+
     def batch(self, indices: Indices, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         which = np.asarray(indices, dtype=np.int64)
         images = self.train.images()[which].reshape(-1, *self.shape)

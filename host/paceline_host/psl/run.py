@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an experiment of split learning to facts of one run: which board holds which clients, how large steps are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+from paceline import batches
+from paceline.errors import SettingsError
+from paceline.policies import Policy
+from paceline.split.clients import OWN, Partition, sizes_of
+from paceline.split.layout import gradient_manifest, upload_manifest
+from paceline.tasks import SplitTask, Task, splittable
+from paceline_host.experiment import SplitSettings
+from paceline_host.psl.steps import SplitFacts
+
+
+def check(settings: SplitSettings, task: Task, boards: int, policies: Sequence[Policy]) -> SplitTask:
+    """Return the task as one that is cut. Raises SettingsError with all that is wrong with the experiment."""
+    split = splittable(task)
+    if settings.partition != OWN and settings.clients < boards:
+        text = f"split.clients = {settings.clients} is less than the {boards} boards; each board holds one at least"
+        raise SettingsError([text])
+    if settings.partition == OWN and any(policy.name == "central" for policy in policies):
+        text = (
+            'split.partition = "own": central training needs all data in one place; leave "central" out of run.policies'
+        )
+        raise SettingsError([text])
+    return split
+
+
+def facts(settings: SplitSettings, task: SplitTask, policy: Policy, boards: int, batch: int) -> SplitFacts:
+    """Return who holds what. `central` is split learning with one client, on the first board (DECISIONS 28)."""
+    plain = {key: value for key, value in asdict(settings).items() if key in Partition.__dataclass_fields__}
+    central, own = policy.name == "central", settings.partition == OWN
+    if own:
+        common: dict[str, Any] = {**asdict(Partition(**plain)), "smashed": settings.smashed}
+        sizes, holds, largest = (0,) * boards, tuple(range(i, i + 1) for i in range(boards)), (batch,) * boards
+        return _facts(policy, settings, task, sizes, holds, common, largest, own=True)
+    part = Partition(**{**plain, "clients": 1} if central else plain)
+    sizes = tuple(sizes_of(part.members(task)))
+    if central:
+        holds = (range(1), *(range(0) for _ in range(boards - 1)))
+    else:
+        edges = [i * len(sizes) // boards for i in range(boards + 1)]
+        holds = tuple(range(a, b) for a, b in pairwise(edges))
+    method = batches.schedule(policy.name, sizes, batch, 0, 0)
+    largest = tuple(_largest(method, sizes, batch, held) for held in holds)
+    common = {**asdict(part), "smashed": settings.smashed}
+    return _facts(policy, settings, task, sizes, holds, common, largest)
+
+
+def _facts(
+    policy: Policy, settings: SplitSettings, task: SplitTask, sizes: tuple[int, ...], holds: tuple[range, ...],
+    common: dict[str, Any], largest: tuple[int, ...], *, own: bool = False,
+) -> SplitFacts:  # fmt: skip
+    dtype = settings.smashed
+    return SplitFacts(
+        method=policy.name, sizes=sizes, holds=holds, part_bytes=task.client_manifest.nbytes,
+        upload_bytes=lambda samples: upload_manifest(task, samples, dtype).nbytes,
+        gradient_bytes=lambda samples: gradient_manifest(task, samples, dtype).nbytes,
+        common=common, largest=largest, own=own,
+    )  # fmt: skip
+
+
+def _largest(method: batches.Schedule, sizes: tuple[int, ...], batch: int, held: range) -> int:
+    """Return the most samples that one step can ask of a board."""
+    if isinstance(method, batches.Fixed):
+        return sum(min(method.local[c], sizes[c]) for c in held)
+    return min(batch, sum(sizes[c] for c in held))

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Split learning's machine with real agent machines, under a virtual clock: what holds with boards lost anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.fakes import FakeBoard, World
+from tests.split_world import SplitWorld, check_epochs
+
+from paceline.wire import Tensor
+from paceline_host import steps as s
+from paceline_host.psl import steps as ps
+
+
+def started(world: SplitWorld) -> SplitWorld:
+    for board in world.boards:
+        board.start()
+    return world
+
+
+@pytest.mark.parametrize("method", ["gpsl", "fls", "fpls"])
+def test_an_epoch_uses_each_sample_once_and_every_board_ends_with_the_same_weights(method: str) -> None:
+    world = started(SplitWorld(method=method))
+    finish = world.run()
+    assert finish.ok, finish.reason
+    check_epochs(world)
+    assert [closed.left for closed in world.journal.closed] == [0, 0]
+    assert [part.result is not None for part in world.journal.parts] == [True] * 4
+    if method == "gpsl":
+        assert world.journal.batches == {1: [8] * 10 + [5], 2: [8] * 10 + [5]}
+    assert not world.peers.dropped
+    assert len(world.journal.energies) >= 4
+
+
+def test_one_board_of_one_client_is_central_training() -> None:
+    world = started(SplitWorld(sizes=(21,), boards=1, method="central"))
+    assert world.run().ok
+    check_epochs(world)
+    assert world.journal.batches[1] == [8, 8, 5]
+
+
+class Killer:
+    """Loses a board at the n-th message, and lets it come back some time later (0: never)."""
+
+    def __init__(self, at: int, board: int, back_s: float) -> None:
+        self.at, self.board, self.back_s = at, board, back_s
+        self.seen = 0
+        self.where = ""
+
+    def __call__(self, world: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        if when == "before" and kind not in ("ping", "pong") and isinstance(world, SplitWorld):
+            self.seen += 1
+            victim = world.boards[self.board]
+            if self.seen == self.at and victim.alive:
+                self.where = f"{kind} to {who}"
+                world.lose(victim)
+                if self.back_s:
+                    world.at(self.back_s, victim.start)
+                return victim is not board
+        return True
+
+
+def messages() -> int:
+    """Return how many messages an undisturbed run takes."""
+    world = started(SplitWorld(rounds=1))
+    killer = Killer(-1, 0, 0.0)
+    world.hook = killer
+    assert world.run().ok
+    return killer.seen
+
+
+COUNT = messages()
+
+
+@pytest.mark.parametrize("notices", [True, False], ids=["seen-to-end", "silent"])
+@pytest.mark.parametrize("back_s", [0.0, 0.5, 40.0], ids=["for-good", "back-soon", "back-late"])
+def test_a_board_lost_at_any_message_makes_no_wrong_batch_and_no_hang(notices: bool, back_s: float) -> None:
+    voided = left = 0
+    for at in range(1, COUNT + 1):
+        world = started(SplitWorld(rounds=1, notices=notices))
+        world.hook = killer = Killer(at, 1, back_s)
+        finish = world.run()
+        assert finish.ok, f"{killer.where}: {finish.reason}"
+        check_epochs(world)
+        voided += any(note.kind == "left" for note in world.journal.notes)
+        left += world.journal.closed[0].left > 0
+    assert voided > COUNT // 3  # else the kills hit nothing
+    if not back_s:
+        assert left > COUNT // 3
+
+
+def test_all_boards_lost_and_one_back_goes_on_with_what_it_has() -> None:
+    world = started(SplitWorld(rounds=1))
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        if when == "before" and kind == "tensor/gradient" and world.boards[0].life == 1 and world.boards[0].alive:
+            world.lose(world.boards[0])
+            world.lose(world.boards[1])
+            world.at(5.0, world.boards[1].start)
+            return False
+        return True
+
+    world.hook = hook
+    assert world.run().ok
+    check_epochs(world)
+    assert world.journal.closed[0].left == 50
+    assert world.journal.said("alone")
+
+
+def test_no_board_back_ends_the_run_with_the_reason() -> None:
+    world = started(SplitWorld(rounds=1))
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        if when == "before" and kind == "tensor/gradient":
+            for one in world.boards:
+                if one.alive:
+                    world.lose(one)
+            return False
+        return True
+
+    world.hook = hook
+    finish = world.run()
+    assert not finish.ok
+    assert "no board came back within 30 s" in finish.reason
+
+
+def test_what_is_not_finite_voids_the_step_and_its_board_may_try_again() -> None:
+    world = started(SplitWorld(rounds=1))
+    world.store.refuse.add((3, 1))  # type: ignore[attr-defined]
+    assert world.run().ok
+    check_epochs(world)
+    assert any("not finite" in text for text in world.journal.said("rejected"))
+    assert world.journal.closed[0].left == 0
+
+
+def test_a_board_that_never_gives_anything_finite_is_barred_and_the_others_finish() -> None:
+    world = started(SplitWorld(rounds=1))
+    for step in range(3):
+        world.store.refuse.add((step, 1))  # type: ignore[attr-defined]
+    world.machine.boards[1].failures = 2
+    assert world.run().ok
+    check_epochs(world)
+    assert world.journal.said("barred")
+    assert world.journal.closed[0].left > 0
+
+
+def test_a_board_that_says_nothing_loses_its_lease_after_its_deadline() -> None:
+    world = started(SplitWorld(rounds=1))
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        return not (when == "before" and kind == "tensor/gradient" and board is world.boards[1])
+
+    world.hook = hook  # its gradients are lost on the way, its pings are not
+    assert world.run().ok
+    check_epochs(world)
+    assert any("no update data of step" in text for text in world.journal.said("rejected"))
+
+
+@pytest.mark.parametrize("boards", [1, 3])
+def test_a_host_started_again_begins_the_open_epoch_anew_with_the_same_bits(boards: int) -> None:
+    plain = started(SplitWorld(boards=boards))
+    assert plain.run().ok
+    for at in range(3, 44, 5):
+        world = started(SplitWorld(boards=boards))
+        seen = 0
+
+        def hook(
+            world_: World, when: str, who: str, kind: str, board: FakeBoard, world: SplitWorld = world, at: int = at
+        ) -> bool:
+            nonlocal seen
+            seen += when == "before" and kind == "tensor"
+            if seen == at:
+                seen += 1
+                world.restart_host()
+                return False
+            return True
+
+        world.hook = hook
+        finish = world.run()
+        assert finish.ok, finish.reason
+        check_epochs(world)
+        assert world.host_life == 2
+        assert world.journal.end_part == plain.journal.end_part
+
+
+def at_first_smashed(world: SplitWorld, then: Callable[[Tensor, bytes], list[tuple[Tensor, bytes]]]) -> None:
+    """Let board 0's first smashed data be replaced by what `then` makes of them."""
+    plain, done = world.host_step, False
+
+    def host_step(event: object, payload: bytes | memoryview = b"") -> None:
+        nonlocal done
+        is_first = isinstance(event, s.Said) and event.board == 0 and isinstance(event.message, Tensor)
+        if done or not is_first:
+            plain(event, payload)
+            return
+        done = True
+        assert isinstance(event, s.Said)
+        assert isinstance(event.message, Tensor)
+        for message, data in then(event.message, bytes(payload)):
+            plain(s.Said(0, message, len(data)), data)
+
+    world.host_step = host_step  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("changes", "data", "said"),
+    [
+        ({"size": 8}, b"8 bytes!", "its smashed of step 0 has 8 bytes"),
+        ({"offset": 8}, b"8 bytes!", "(8 at 8)"),
+        ({}, b"x" * 1000, "(1000 at 0)"),
+    ],
+    ids=["another-size", "a-gap", "too-much"],
+)
+def test_tensors_of_another_size_cost_the_board_its_lease_and_say_why(
+    changes: dict[str, Any], data: bytes, said: str
+) -> None:
+    world = started(SplitWorld(rounds=1))
+    at_first_smashed(world, lambda message, _: [(replace(message, **changes), data)])
+    assert world.run().ok
+    check_epochs(world)
+    assert any(said in text for text in world.journal.said("rejected")), world.journal.notes
+    assert world.journal.closed[0].left == 0  # it came back
+
+
+@pytest.mark.parametrize(
+    "changes", [{"what": "update"}, {"step": 7}, {"redraw": 1}], ids=["another-kind", "another-step", "another-redraw"]
+)
+def test_tensors_of_another_place_are_passed_over(changes: dict[str, object]) -> None:
+    world = started(SplitWorld(rounds=1))
+    at_first_smashed(world, lambda m, data: [(replace(m, **changes), data), (m, data)])  # type: ignore[arg-type]
+    assert world.run().ok
+    check_epochs(world)
+    assert not world.journal.said("rejected")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"what": "model"}, {"lease": 99}, {"what": "joke"}], ids=["the-hosts-own", "no-lease", "unknown"]
+)
+def test_tensors_that_are_no_boards_are_refused_and_change_nothing(changes: dict[str, object]) -> None:
+    world = started(SplitWorld(rounds=1))
+    at_first_smashed(world, lambda m, data: [(replace(m, **changes), data), (m, data)])  # type: ignore[arg-type]
+    assert world.run().ok
+    check_epochs(world)
+    assert sum(count for what, count in world.peers.dropped.items() if "tensor" in what) == 1
+
+
+def test_what_was_not_asked_for_is_refused() -> None:
+    world = started(SplitWorld(rounds=1, batch=32))  # so many that both boards give some
+    at_first_smashed(world, lambda m, data: [(m, data), (m, data)])
+    assert world.run().ok
+    check_epochs(world)
+    assert sum(world.peers.dropped.values()) == 1
+
+
+def test_the_host_says_of_each_epoch_how_many_bytes_went_each_way() -> None:
+    world = started(SplitWorld(rounds=1, sizes=(8,), boards=1))
+    assert world.run().ok
+    closed = world.journal.closed[0]
+    assert isinstance(closed, ps.CloseEpoch)
+    # one step of 8 samples: schedule with a row, part, gradient; at the end the empty schedule and the part again
+    assert closed.sent_bytes == (16 + 4 + 4) + 64 + 64 + (16 + 4) + 64
+    assert closed.received_bytes == 64 + 64

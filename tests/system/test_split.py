@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Split learning for real: processes, sockets, torch, a small set of pictures. What it trains is what one process would
+train; who is lost leaves the pool; a host that is killed begins its epoch anew and comes to the same model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.core import permutation
+from paceline.data.idx import write_idx
+from paceline.data.sources import FILES
+from paceline.tasks import SplitTask, make
+from paceline_host.ledger import Ledger
+from paceline_host.psl.plan import EpochPlan
+from paceline_host.report import load_report, render
+
+from .fleet_tools import Bench, Declared, endpoint_of
+from .test_resume import EVERY, KILLED, MORTAL, chosen, models
+
+BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
+TRAIN, TEST = 90, 20
+TASK = {"name": "mnist", "model": "cnn", "cut": "conv1", "batch": 16, "precision": "float64", "learning_rate": 0.1}
+SPLIT = {"clients": 6, "partition": "iid"}
+RUN = {"regime": "psl", "rounds": 2, "policies": ["gpsl"], "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write pictures of 8 x 8 pixels in ten classes; return their folder."""
+    folder, source = tmp_path_factory.mktemp("pictures"), np.random.default_rng(1)
+    shapes = source.integers(0, 200, (10, 8, 8))
+    for (images, labels), count in zip((FILES[:2], FILES[2:]), (TRAIN, TEST), strict=True):
+        classes = np.arange(count) % 10
+        noisy = shapes[classes] + source.integers(0, 56, (count, 8, 8))
+        write_idx(folder / images, (count, 8, 8), noisy.astype(np.uint8).tobytes())
+        write_idx(folder / labels, (count,), classes.astype(np.uint8).tobytes())
+    return folder
+
+
+def experiment(
+    bench: Bench, pictures: Path, run: Mapping[str, object] | None = None, *, task: Mapping[str, object] | None = None,
+    split: Mapping[str, object] | None = None, fleet: Mapping[str, object] | None = None,
+    boards: Mapping[str, Declared] = BOARDS,
+) -> Path:  # fmt: skip
+    """Write an experiment of split learning."""
+    lines = ["[split]", *(f"{key} = {json.dumps(value)}" for key, value in {**SPLIT, **(split or {})}.items())]
+    data = [] if fleet is not None else ["[data]", f'folder = "{pictures}"']
+    return bench.experiment(
+        "exp", {**RUN, **(run or {})}, task={**TASK, **(task or {})}, more="\n".join([*lines, *data]),
+        fleet=fleet if fleet is not None else {"kind": "local", "profile": bench.profile(boards)},
+    )  # fmt: skip
+
+
+def alone(pictures: Path, method: str, split: Mapping[str, Any] = SPLIT) -> list[bytes]:
+    """Train as one process would, from the definitions: counts, orders, one mean loss. Return each epoch's model."""
+    import torch
+
+    from paceline.data import partition
+    from paceline.split.rows import local_seed
+    from paceline.tasks.flat import Flat
+
+    options = {key: value for key, value in TASK.items() if key != "name"}
+    task: Any = make("mnist", options, RUN["seed"], pictures)  # type: ignore[arg-type]
+    flat = Flat(task.whole())
+    flat.load(task.initial())
+    clients = 1 if method == "central" else split["clients"]
+    members: Any = [range(task.samples)]
+    if clients > 1:
+        members = partition(task.labels(), clients, split["partition"], seed=1).indices()
+    left: list[bytes] = []
+    velocity: Any = None
+    for epoch in range(2):
+        plan = EpochPlan(method, [len(m) for m in members], 16, RUN["seed"], epoch)  # type: ignore[arg-type]
+        orders = [permutation(local_seed(1, k), epoch, len(m)) for k, m in enumerate(members)]
+        while not plan.over:
+            indices = [
+                int(members[k][orders[k][plan.used[k] + i]])
+                for k, count in enumerate(plan.counts)
+                for i in range(count)
+            ]
+            inputs, labels = task.batch(indices, epoch)
+            loss = torch.nn.functional.cross_entropy(flat.module(inputs), labels)
+            grads = torch.autograd.grad(loss, flat.parameters)
+            with torch.no_grad():
+                flat_grad = torch.cat([g.reshape(-1) for g in grads])
+                velocity = flat_grad if velocity is None else velocity * 0.5 + flat_grad
+                flat.weights -= 0.1 * velocity
+            plan.commit()
+        left.append(flat.to_bytes())
+    return left
+
+
+def weights(folder: Path, number: int, task: SplitTask) -> Any:
+    """Return the weights of a checkpoint."""
+    from paceline_host import checkpoint
+
+    return np.frombuffer(checkpoint.load(checkpoint.path(folder, number), task.manifest)[0], np.float64)
+
+
+def test_over_the_link_it_trains_what_one_process_would_train(tmp_path: Path, pictures: Path) -> None:
+    methods = ["gpsl", "fls", "fpls", "central"]
+    with Bench(tmp_path) as bench:
+        host = bench.host(experiment(bench, pictures, {"policies": methods}), "--json")
+        assert host.ends(120.0) == 0, host.err
+    task: Any = make("mnist", {k: v for k, v in TASK.items() if k != "name"}, 3, pictures)
+    for method in methods:
+        folder = tmp_path / "runs" / "exp-001" / method
+        for number, wanted in enumerate(alone(pictures, method), start=1):
+            got = weights(folder, number, task)
+            np.testing.assert_allclose(got, np.frombuffer(wanted, np.float64), rtol=0, atol=1e-9, err_msg=method)
+        with Ledger(folder) as ledger:
+            assert ledger.verify().ok, ledger.verify().faults
+            assert not ledger.events("drift"), "a board held other weights than the host"
+            assert [epoch.left for epoch in ledger.epochs()] == [0, 0]
+            steps = ledger.steps(1)
+            assert sum(step.samples for step in steps) == TRAIN
+            assert all(step.deviation is not None and 0 <= step.deviation <= 2 for step in steps)
+            assert {c.board for c in ledger.contributions(1)} == ({0} if method == "central" else {0, 1, 2})
+            assert all(e.total_uj for e in ledger.energy())  # also of boards that only watched
+    runs = {run["policy"]: run for run in json.loads(host.out)["runs"]}
+    assert runs["gpsl"]["split"]["steps"] == runs["central"]["split"]["steps"] == 6
+    assert runs["gpsl"]["accuracy"] == runs["central"]["accuracy"] or runs["gpsl"]["accuracy"] > 0.3
+    text = render(load_report(tmp_path / "runs" / "exp-001"))
+    assert "label deviation of a step, mean L1" in text
+    assert "closed form" not in text
+
+
+@pytest.mark.timeout(300)
+def test_a_board_that_is_killed_leaves_the_pool_and_the_run_goes_on(tmp_path: Path, pictures: Path) -> None:
+    slow = {name: Declared(speed=0.02) for name in BOARDS}  # an epoch takes seconds
+    with Bench(tmp_path) as bench:
+        host = bench.host(experiment(bench, pictures, {"patience_s": 3.0}, boards=slow))
+        bench.watch("exp-001/gpsl", "the first epoch's plan", lambda ledger: ledger.slices(1), host)
+        pid = bench.watch("exp-001/gpsl", "a board's pid", lambda ledger: ledger.boards()[1].agent_pid, host)
+        assert isinstance(pid, int)
+        os.kill(pid, signal.SIGKILL)
+        assert host.ends(120.0) == 0, host.err
+        with Ledger(tmp_path / "runs" / "exp-001" / "gpsl") as ledger:
+            assert ledger.verify().ok, ledger.verify().faults
+            assert sum(epoch.left for epoch in ledger.epochs()) > 0
+            assert any("without middle" in event.detail for event in ledger.events("left"))
+    assert "samples were left out of epochs" in " ".join(render(load_report(tmp_path / "runs" / "exp-001")).split())
+
+
+def test_a_trainer_that_is_killed_comes_back_into_the_run(tmp_path: Path, pictures: Path) -> None:
+    slow = {name: Declared(speed=0.02) for name in BOARDS}  # an epoch takes seconds
+    with Bench(tmp_path) as bench:
+        host = bench.host(experiment(bench, pictures, {"rounds": 3}, boards=slow))
+        pid = bench.watch(
+            "exp-001/gpsl", "a trainer's pid", lambda ledger: ledger.slices(1) and ledger.boards()[1].trainer_pid, host
+        )
+        assert isinstance(pid, int)
+        os.kill(pid, signal.SIGKILL)
+        assert host.ends(120.0) == 0, host.err
+        with Ledger(tmp_path / "runs" / "exp-001" / "gpsl") as ledger:
+            assert ledger.verify().ok, ledger.verify().faults
+            assert ledger.events("left"), "nobody was lost"
+            assert {c.board: c.samples for c in ledger.contributions(3)} == {0: 30, 1: 30, 2: 30}, ledger.events()
+
+
+@pytest.mark.timeout(900)
+def test_killed_at_every_write_a_run_of_split_learning_resumes_to_the_same_model(
+    tmp_path: Path, pictures: Path
+) -> None:
+    def lives(folder: Path, targets: list[str]) -> list[str | None]:
+        with Bench(folder) as bench:
+            command: list[str | Path] = ["run", experiment(bench, pictures), "--runs-dir", folder / "runs"]
+            for target in targets:
+                died = folder / target.replace(":", "-")
+                program = bench.start_python(f"{target}-{command[0]}", MORTAL, target, died, *command, "--quiet")
+                status = program.ends(120.0)  # torch is loaded anew each time
+                assert status == (KILLED if target not in ("LIST", "NEVER") else 0), f"{target}: {status}"
+                command = ["resume", folder / "runs" / "exp-001"]
+            return models(folder / "runs" / "exp-001" / "gpsl")
+
+    wanted = lives(tmp_path / "unbroken", ["LIST"])
+    points = (tmp_path / "unbroken" / "LIST").read_text(encoding="utf-8").split()
+    kinds = {point.rpartition(":")[0] for point in points}
+    assert {
+        "commit-ComputeStep",
+        "committed-CommitStep",
+        "committed-CloseEpoch",
+        "said:tensor",
+        "heard:tensor",
+    } <= kinds
+    few = chosen(points)[:: 1 if EVERY == 1 else 4]
+
+    def outcome(point: str) -> str:
+        try:
+            got = lives(tmp_path / point.replace(":", "-"), [point, "NEVER"])
+        except AssertionError as error:
+            return f"{point}: {error}"
+        return "" if got == wanted else f"{point}: other models: {got} instead of {wanted}"
+
+    with ThreadPoolExecutor(2) as pool:
+        faults = [text for text in pool.map(outcome, few) if text]
+    assert not faults, f"{len(faults)} of {len(few)} points:\n" + "\n".join(faults)
+
+
+@pytest.mark.timeout(300)
+def test_boards_with_data_of_their_own_are_a_client_each(tmp_path: Path, pictures: Path) -> None:
+    with Bench(tmp_path) as bench:
+        bench.make_keys("one", "two")
+        file = experiment(bench, pictures, fleet={"kind": "boards", "keys": "keys"}, split={"partition": "own"})
+        text = file.read_text(encoding="utf-8") + f'[data]\nfolder = "{pictures}"\n'
+        file.write_text(text, encoding="utf-8")
+        host = bench.host(file)
+        endpoint = endpoint_of(host)
+        for board, count in (("one", 40), ("two", 25)):
+            own = tmp_path / f"own-{board}"
+            own.mkdir()
+            for images, labels, number in ((*FILES[:2], count), (*FILES[2:], 5)):
+                write_idx(own / images, (number, 8, 8), bytes(i % 251 for i in range(number * 64)))
+                write_idx(own / labels, (number,), bytes(i % 10 for i in range(number)))
+            config = bench.write_agent(board, endpoint)
+            config.write_text(f'data_dir = "../own-{board}"\n' + config.read_text(encoding="utf-8"), encoding="utf-8")
+            bench.start(board, "paceline-agent", "run", "--config", config)
+        assert host.ends(120.0) == 0, host.err
+        with Ledger(tmp_path / "runs" / "exp-001" / "gpsl") as ledger:
+            assert ledger.verify().ok, ledger.verify().faults
+            assert {s.board: s.samples for s in ledger.slices(1)} == {0: 40, 1: 25}
+
+
+FAULTS = {
+    "no cut": ({}, {"cut": ""}, {}, "the part to cut behind, one of conv1, conv2, hidden"),
+    "no such cut": ({}, {"cut": "conv9"}, {}, "conv9"),
+    "a policy": ({"policies": ["time"]}, {}, {}, "'time' is nothing for regime psl; known: gpsl, fls, fpls, central"),
+    "a budget": ({"budget": 90}, {}, {}, "an epoch of psl uses each sample once; leave it out"),
+    "too few clients": ({}, {}, {"clients": 2}, "split.clients = 2 is less than the 3 boards"),
+    "no such partition": ({}, {}, {"partition": "iit"}, "did you mean"),
+    "central over own data": ({"policies": ["central"]}, {}, {"partition": "own"}, "needs all data in one place"),
+    "no such dtype": ({}, {}, {"smashed": "float8"}, "float8"),
+    "a task of one part": ({}, {"name": "linear"}, {}, "cannot be cut"),
+}
+
+
+@pytest.mark.parametrize(("run", "task", "split", "said"), list(FAULTS.values()), ids=list(FAULTS))
+def test_what_cannot_be_run_is_said_before_anything_is_made(
+    tmp_path: Path, pictures: Path, run: dict[str, object], task: dict[str, object], split: dict[str, object], said: str
+) -> None:
+    with Bench(tmp_path) as bench:
+        file = experiment(bench, pictures, run, task=task, split=split)
+        if task.get("name") == "linear":
+            text = file.read_text(encoding="utf-8")
+            gone = ("model", "cut", "precision")
+            file.write_text("\n".join(x for x in text.splitlines() if not x.startswith(gone)), encoding="utf-8")
+        host = bench.host(file)
+        assert host.ends() == 3
+        assert said in host.err
+        assert not (tmp_path / "runs").exists()
