@@ -20,7 +20,7 @@ from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
 from paceline_agent.ledger import Ledger, Split, Tally
-from paceline_agent.metering import MeterThread
+from paceline_agent.metering import MeterThread, Pace
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterSettings, Reading, open_source
 
 FLAGGED = 256  # stretches of flagged readings that are remembered
@@ -42,6 +42,7 @@ class Joules:
         self._integrator: EnergyIntegrator | None = None
         self._flagged: deque[tuple[int, int, tuple[str, ...]]] = deque(maxlen=FLAGGED)  # from, to, what
         self._edge_uj = 0  # how far energy may be off where a window is cut
+        self._active_us: int | None = None  # since when it computes
         self._lone_pipe: tuple[int, int] | None = None
         self._is_news = True  # since the last `settled`: a reading or a question; else nothing can have become final
 
@@ -52,11 +53,12 @@ class Joules:
             return self
         self.source = meter.source
         self._meter = meter
-        self._integrator = EnergyIntegrator(self._settings.period_ms * 1000, knots=1024)
-        name = self._settings.source
+        name, set_ms = self._settings.source, self._settings.period_ms
         self._thread = MeterThread(
-            meter, self._settings.period_ms / 1000, instant=name in INSTANT, scattered=name in SCATTERED
+            meter, None if set_ms is None else set_ms / 1000, instant=name in INSTANT, scattered=name in SCATTERED
         )
+        self._period_us = self._thread.cadence.period_us
+        self._integrator = EnergyIntegrator(self._period_us, knots=1024)
         return self
 
     def __exit__(
@@ -75,6 +77,13 @@ class Joules:
         return self._lone_pipe[0]
 
     @property
+    def rhythm(self) -> str:
+        """How often the meter is read, and why; "" without one."""
+        if self._thread is None:
+            return ""
+        return f"a reading each {self._thread.cadence.period_us / 1000:g} ms: {self._thread.cadence.why}"
+
+    @property
     def trouble(self) -> str:
         """Why there are no readings at present."""
         return self._thread.trouble if self._thread is not None else ""
@@ -83,6 +92,11 @@ class Joules:
         """Computing began or ended. At its end a reading is taken at once, so that the window can be closed."""
         if self._thread is not None:
             self._meter.activity(t_us, active)
+            if active:
+                self._active_us = t_us
+            elif self._active_us is not None:
+                self._thread.needs(t_us - self._active_us)
+                self._active_us = None
             if not active:
                 self._thread.read_now()
                 self.drain()
@@ -119,6 +133,10 @@ class Joules:
             return
         self._is_news = True
         for reading in self._thread.drain():
+            if isinstance(reading, Pace):
+                self._period_us = reading.period_us
+                self._integrator.set_period(reading.period_us)
+                continue
             self._note(reading)
             try:
                 edge_uj = reading.error_uj if isinstance(reading, Count) else reading.edge_uj
@@ -172,7 +190,7 @@ class Joules:
         if not isinstance(reading, Reading) or not reading.flags:
             return
         begin_us, end_us, flags = self._flagged[-1] if self._flagged else (0, 0, ())
-        if flags == reading.flags and reading.t0_us - end_us <= 3000 * self._settings.period_ms:
+        if flags == reading.flags and reading.t0_us - end_us <= 3 * self._period_us:
             self._flagged[-1] = (begin_us, reading.t1_us, flags)
         else:
             self._flagged.append((reading.t0_us, reading.t1_us, reading.flags))

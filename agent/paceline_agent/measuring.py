@@ -179,6 +179,10 @@ class Measuring:
             self._grow(window)
         self._windows = [window for window in self._windows if not window.is_final]
 
+    def set_period(self, period_us: int) -> None:
+        """Learn that readings come in another period from now on."""
+        self._integrator.set_period(period_us)
+
     def miss(self) -> None:
         """Learn that a read failed."""
         self._missed += 1

@@ -18,8 +18,10 @@ from typing import IO
 from paceline import toml
 from paceline.errors import StorageError
 from paceline.talk import Talk
+from paceline_agent.cadence import Cadence, rhythm_of
 from paceline_agent.comparing import compare
 from paceline_agent.measuring import Measurement, Measuring
+from paceline_agent.metering import Pace
 from paceline_agent.meters import SYSFS, MeterError, MeterSettings, open_source
 from paceline_agent.meters.findings import Finding, Where
 from paceline_agent.meters.findings import scan as ask
@@ -46,15 +48,18 @@ def watch(arguments: argparse.Namespace, talk: Talk) -> int:
     with ExitStack() as life:
         stop = life.enter_context(_until(arguments.seconds))
         meter = life.enter_context(opened(_settings(arguments), {}))
-        talk.debug(f"{meter.source}, a reading each {meter.period_us / 1000:g} ms")
         window = meter.window()
         table = _Table()
         with window:
+            rhythm = ""
             while not stop(arguments.every):
                 if meter.trouble:
                     talk.warning(f"meter: {meter.trouble}", event="meter")
+                if rhythm != (rhythm := _rhythm(meter)):
+                    talk.info(f"{meter.source}: {rhythm}", event="period")
                 if arguments.json:
-                    _print_json("paceline-watch-1", _plain_rails(meter.rails()) | window.so_far().plain())
+                    plain = _plain_rails(meter.rails()) | window.so_far().plain() | _plain_rhythm(meter)
+                    _print_json("paceline-watch-1", plain)
                 else:
                     table.show(meter.rails(), window.so_far())
         _show_result(window.result, arguments.json)
@@ -75,7 +80,8 @@ def record(arguments: argparse.Namespace, talk: Talk) -> int:
             source.close()
             raise StorageError(f"{arguments.file} cannot be written: {error.strerror}; name a new file") from None
         life.callback(_close, file)
-        recorder = Recorder(file, source.source, settings.period_ms * 1000)
+        set_us = None if settings.period_ms is None else settings.period_ms * 1000
+        recorder = Recorder(file, source.source, Cadence(rhythm_of(source), set_us).period_us)
         meter = life.enter_context(SampledMeter(source, settings, [recorder]))
         with meter.window() as window:
             while not stop(1.0) and recorder.error is None:
@@ -100,7 +106,12 @@ def replay(arguments: argparse.Namespace, talk: Talk) -> int:
     window = measuring.open(begin_us)
     measuring.end(window, end_us)
     for entry in trace.entries:
-        measuring.miss() if isinstance(entry, Miss) else measuring.add(entry)
+        if isinstance(entry, Miss):
+            measuring.miss()
+        elif isinstance(entry, Pace):
+            measuring.set_period(entry.period_us)
+        else:
+            measuring.add(entry)
     measuring.give_up(window)
     _show_result(measuring.result(window), arguments.json)
     return 0
@@ -119,9 +130,13 @@ def selftest(arguments: argparse.Namespace, talk: Talk) -> int:
             windows += [measured.enter_context(meter.window()) for meter in meters]
             stop(arguments.seconds)
         results = [window.result for window in windows]
+        rhythms = [_plain_rhythm(meter) for meter in meters]
     verdict = compare(results[0], arguments.known_w or results[1], arguments.within)
     if arguments.json:
-        _print_json("paceline-selftest-1", {"meters": [result.plain() for result in results]} | verdict.plain())
+        _print_json(
+            "paceline-selftest-1",
+            {"meters": [r.plain() | rhythm for r, rhythm in zip(results, rhythms, strict=True)]} | verdict.plain(),
+        )
     else:
         for result in results:
             _show_result(result, False)
@@ -248,6 +263,14 @@ def _plain_rails(rails: Sequence[Rail]) -> dict[str, object]:
             for rail in rails
         ]
     }  # fmt: skip
+
+
+def _rhythm(meter: SampledMeter) -> str:
+    return f"a reading each {meter.period_us / 1000:g} ms ({meter.rhythm})"
+
+
+def _plain_rhythm(meter: SampledMeter) -> dict[str, object]:
+    return {"period_s": meter.period_us / 1e6, "period_why": meter.rhythm}
 
 
 def _print_json(schema: str, plain: dict[str, object]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from paceline.settings import load_table
+from paceline_agent.cadence import Cadence, rhythm_of
 from paceline_agent.measuring import Measurement, Measuring
 from paceline_agent.metering import MeterThread, Sink
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterError, MeterSettings, Reading, open_source
@@ -30,15 +31,15 @@ class SampledMeter:
 
     def __init__(self, meter: Meter, settings: MeterSettings, taps: Sequence[Sink] = ()) -> None:
         self.source = meter.source
-        self.period_us = settings.period_ms * 1000
         self._meter = meter
         self._taps = taps
         self._changed = threading.Condition()
-        self._measuring = Measuring(meter.source, self.period_us)
+        set_us = None if settings.period_ms is None else settings.period_ms * 1000
+        self._measuring = Measuring(meter.source, Cadence(rhythm_of(meter), set_us).period_us)
         self._reads = 0  # good ones
         self._closed = False
         self._thread = MeterThread(
-            meter, settings.period_ms / 1000, instant=settings.source in INSTANT,
+            meter, None if set_us is None else set_us / 1e6, instant=settings.source in INSTANT,
             scattered=settings.source in SCATTERED, sink=self,
         )  # fmt: skip
 
@@ -49,6 +50,16 @@ class SampledMeter:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def period_us(self) -> int:
+        """Time between readings, as intended at present."""
+        return self._thread.cadence.period_us
+
+    @property
+    def rhythm(self) -> str:
+        """Why it is that."""
+        return self._thread.cadence.why
 
     @property
     def trouble(self) -> str:
@@ -89,6 +100,13 @@ class SampledMeter:
         for tap in self._taps:
             tap.missed(trouble)
 
+    def paced(self, period_us: int) -> None:
+        """Judge gaps by another period."""
+        with self._changed:
+            self._measuring.set_period(period_us)
+        for tap in self._taps:
+            tap.paced(period_us)
+
     # Called by windows -------------------------------------------------------------------------------------------
 
     def read_until(self, there: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
@@ -106,6 +124,10 @@ class SampledMeter:
     def _is(self, there: Callable[[], bool]) -> bool:
         with self._changed:
             return there()
+
+    def needs(self, window_us: int) -> None:
+        """Learn how long a window was."""
+        self._thread.needs(window_us)
 
     def good_reads(self) -> int:
         """Return how many reads have not failed."""
@@ -148,6 +170,7 @@ class MeterWindow:
         with self._lock:
             self._measuring.give_up(self._window)
             self._result = self._measuring.result(self._window)
+        self._meter.needs(self._result.end_us - self._result.start_us)
 
     def so_far(self) -> Measurement:
         """Return what it has taken up to the last reading."""

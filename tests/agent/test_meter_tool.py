@@ -131,6 +131,7 @@ def test_watch_shows_rails_and_the_whole(tmp_path: Path, capsys: Captured) -> No
     assert call(*words, "--json") == 0
     *lines, result = map(json.loads, capsys.readouterr().out.splitlines())
     assert {line["schema"] for line in lines} == {"paceline-watch-1"}
+    assert (lines[-1]["period_s"], lines[-1]["period_why"]) == (0.01, "set")
     assert lines[-1]["rails"] == [{"name": "VDD_IN", "volts": 5.0, "amps": 0.2, "watts": 1.0}]
     assert result["schema"] == "paceline-measurement-1"
     assert result["power_w"] == pytest.approx(1.0)

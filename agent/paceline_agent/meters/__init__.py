@@ -62,7 +62,7 @@ class MeterSettings:
     source: Literal[
         "none", "modelled", "rapl", "ina219", "ina3221", "hwmon", "power_supply", "serial", "replay"
     ] = "none"  # fmt: skip
-    period_ms: Annotated[int, Bounds(ge=10, le=60_000)] = 100  # ten readings a second see a round, not a step
+    period_ms: Annotated[int, Bounds(ge=10, le=60_000)] | None = None  # empty: chosen for the source and its costs
     idle_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None  # declared; `modelled` needs both
     active_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None
     rapl_root: str = POWERCAP  # where the kernel shows its powercap zones, when that is not below sysfs_root
@@ -190,7 +190,8 @@ SCATTERED = {"hwmon", "power_supply"}  # of instants: read at a random one of ea
 class Meter(Protocol):
     """One source. `read` is called from the meter's thread, `activity` from the agent's.
 
-    One that also has `due_us` is read then instead of after a whole period, if that is sooner.
+    One that also has `due_us` is read then instead of after a whole period, if that is sooner. `rhythm` (of
+    paceline_agent.cadence) says what it can do; `follow(period_us)` is told of another period by the meter's thread.
     """
 
     source: str  # label of every joule that comes from here: "modelled", "ina3221/ch1"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading, sysfs
 from paceline_agent.meters.counting import Counter, CounterSum, asleep_us
 from paceline_agent.meters.findings import Finding, Where, refused
@@ -20,6 +21,7 @@ from paceline_agent.meters.hwmon_tree import RailFiles, choose, find_rails
 from paceline_agent.meters.rail import Rail
 
 UPDATE_US = 1_000  # no joule counter of a chip is known to move faster
+UPDATE_MOST_US = 10_000_000  # whatever a driver claims
 SHUNT_PPM = 10_000  # tolerance of a usual shunt; the kernel does not know it
 DEFAULT_SHUNT_UOHM = 10_000  # what drivers assume when nobody has told them
 
@@ -67,6 +69,7 @@ class Hwmon:
         if all(rail.energy is not None for rail in self._rails):
             self._sum = CounterSum([Counter(rail.name, None) for rail in self._rails], UPDATE_US, asleep)
         self._shunts = [_shunt_uohm(rail) for rail in self._rails]
+        self.rhythm = Rhythm(max(map(_update_us, self._rails)))
         self._take()  # what cannot be read is told at the start
 
     def read(self, now_us: int) -> Sequence[Reading | Count]:
@@ -185,6 +188,14 @@ def _read(rail: RailFiles, energy: bool = False) -> Rail:
         rail.label, None if voltage_mv is None else voltage_mv * 1000,
         None if current_ma is None else current_ma * 1000, power_uw, energy_uj,
     )  # fmt: skip
+
+
+def _update_us(rail: RailFiles) -> int:
+    """Return how often the driver has the chip convert, 0 when it does not tell."""
+    try:
+        return min(1000 * sysfs.read_int(rail.folder / "update_interval"), UPDATE_MOST_US)
+    except MeterError:
+        return 0
 
 
 def _shunt_uohm(rail: RailFiles) -> int:

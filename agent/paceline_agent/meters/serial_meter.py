@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import MeterError, MeterSettings, Reading
 from paceline_agent.meters import serial_frames as frames
 from paceline_agent.meters.device_clock import LIMIT
@@ -48,6 +49,13 @@ class SerialMeter:
         """Return how many frames or lines came damaged."""
         return self._speech.parser.damaged
 
+    @property
+    def rhythm(self) -> Rhythm:
+        """The meter's own period, as it says or as it is seen."""
+        if self.ident is not None:
+            return Rhythm(self.ident.period_us)
+        return Rhythm(self._speech.stream.period_us if self._speech.stream is not None else 0)
+
     def read(self, now_us: int) -> Sequence[Reading]:
         """Return the readings that have come. Raises MeterError when the meter is in trouble and there are none."""
         for arrival_us, data in self._port.take():
@@ -69,6 +77,10 @@ class SerialMeter:
         """Give the port back."""
         self._port.close()
 
+    def _period_us(self) -> int:
+        set_ms = self._settings.period_ms
+        return self.rhythm.update_us if set_ms is None else set_ms * 1000
+
     def _complain(self, now_us: int) -> None:
         if self._port.trouble:
             raise MeterError(self._port.trouble)
@@ -81,7 +93,7 @@ class SerialMeter:
                 f"{LIMIT * 100:g} %; is the unit of its time right?"
             )
         since_us = max(self._heard_us, self._port.opened_us)
-        if now_us - since_us < max(PATIENCE_US, SILENT_PERIODS * self._settings.period_ms * 1000):
+        if now_us - since_us < max(PATIENCE_US, SILENT_PERIODS * self._period_us()):
             return
         if self._bytes == 0:
             raise MeterError(
@@ -149,9 +161,10 @@ class Frames:
         missing = [name for name in wanted if name not in names]
         if missing or not wanted:
             raise MeterError(f"meter.channels: the meter has {', '.join(names)}; choose of them, got {list(wanted)}")
-        if ident.period_us > self._settings.period_ms * 1000:
+        set_ms = self._settings.period_ms
+        if set_ms is not None and ident.period_us > set_ms * 1000:
             raise MeterError(
-                f"meter.period_ms = {self._settings.period_ms} is shorter than the meter's own period: use "
+                f"meter.period_ms = {set_ms} is shorter than the meter's own period: use "
                 f"{-(-ident.period_us // 1000)}, else each of its readings looks like a gap"
             )
         chosen = [names.index(name) for name in wanted]

@@ -8,6 +8,7 @@ and how long it lasted is told by ours (device_clock). What is lost, or lies bef
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,7 @@ WRAP = 1 << 32  # a sequence number's, and a device time's in its own unit
 JUMP_US = 10_000_000  # the device's clock and ours go apart by more, between two readings: it is another clock now
 WAITING = 4096  # readings held until the device's clock is known; at a kilohertz that is twice the time it takes
 SLEW = 0.01  # a better knowledge of the clock is worked in by so much of each interval
+STEPS = 9  # last times between samples; a lost or late one changes not the middle one
 POWER_MAX_UW = 100_000_000_000  # 100 kW, above which the integrator believes no reading
 
 Kind = Literal["energy", "mean", "point"]
@@ -79,6 +81,12 @@ class Stream:
         self._needs_base = True  # a mean since an unknown instant is no reading
         self._span_uw: tuple[int, int] | None = None  # least and greatest power seen
         self._ready: list[Reading] = []
+        self._steps: deque[int] = deque(maxlen=STEPS)
+
+    @property
+    def period_us(self) -> int:
+        """The middle one of the last times between two samples; 0 before there are enough."""
+        return sorted(self._steps)[len(self._steps) // 2] if len(self._steps) == STEPS else 0
 
     def take(self) -> list[Reading]:
         """Return the readings that have become known, oldest first."""
@@ -113,6 +121,8 @@ class Stream:
                 self.clock = DeviceClock(device_us, sample.arrival_us)
             else:
                 self.clock.add(device_us, sample.arrival_us)
+        if self._last is not None:
+            self._steps.append(device_us - self._device_us)
         self._waiting.append(self._timed(sample, device_us))
         self._last, self._device_us = sample, device_us
         if self.clock is None or self.clock.settled or len(self._waiting) > WAITING:
