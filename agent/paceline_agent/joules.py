@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 
@@ -19,10 +20,12 @@ from paceline import machine as m
 from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
-from paceline_agent.ledger import Ledger, Split, Tally
+from paceline_agent.ledger import FLAGS, Edge, Ledger, Split, Tally
+from paceline_agent.measuring import Scatter, Spread
 from paceline_agent.metering import MeterThread, Pace
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterSettings, Reading, open_source
 
+KNOTS = 1024  # readings that are remembered
 FLAGGED = 256  # stretches of flagged readings that are remembered
 
 
@@ -42,6 +45,9 @@ class Joules:
         self._integrator: EnergyIntegrator | None = None
         self._flagged: deque[tuple[int, int, tuple[str, ...]]] = deque(maxlen=FLAGGED)  # from, to, what
         self._edge_uj = 0  # how far energy may be off where a window is cut
+        self._spread: Spread | None = Spread()  # None: nothing lies between readings
+        self._scatters: deque[tuple[int, Scatter]] = deque(maxlen=KNOTS)  # from when on, and what
+        self._is_points = self._is_counter = False
         self._active_us: int | None = None  # since when it computes
         self._lone_pipe: tuple[int, int] | None = None
         self._is_news = True  # since the last `settled`: a reading or a question; else nothing can have become final
@@ -57,8 +63,9 @@ class Joules:
         self._thread = MeterThread(
             meter, None if set_ms is None else set_ms / 1000, instant=name in INSTANT, scattered=name in SCATTERED
         )
+        self._spread = None if name in INSTANT else self._spread
         self._period_us = self._thread.cadence.period_us
-        self._integrator = EnergyIntegrator(self._period_us, knots=1024)
+        self._integrator = EnergyIntegrator(self._period_us, KNOTS)
         return self
 
     def __exit__(
@@ -142,13 +149,19 @@ class Joules:
                 edge_uj = reading.error_uj if isinstance(reading, Count) else reading.edge_uj
                 self._edge_uj = max(self._edge_uj, edge_uj)
                 if isinstance(reading, Count):
+                    self._is_counter = True
                     self._integrator.add_counter(reading.t_us, reading.count_uj)
                 elif reading.t0_us < reading.t1_us:
                     self._integrator.add_interval(reading.t0_us, reading.t1_us, reading.power_uw, reading.error_uw)
                 else:
+                    self._is_points = True
                     self._integrator.add_point(reading.t1_us, reading.power_uw, reading.error_uw)
             except CoreError:
                 continue  # not after the last reading: nothing new is known
+            if self._spread is not None and isinstance(reading, Reading):
+                fresh = self._spread.add(reading)
+                if fresh is not None:
+                    self._scatters.append(fresh)
 
     def settled(self) -> list[m.Event]:
         """Return the answers that have become final."""
@@ -161,7 +174,9 @@ class Joules:
             answers = self._ledger.settle(_now_us(), None)
         else:
             final_us = self._integrator.final_us or 0
-            answers = self._ledger.settle(_now_us() if self._is_down() else final_us, self._window, self._edge_uj)
+            until_us = _now_us() if self._is_down() else final_us
+            scatter = None if self._spread is None else self._scatter
+            answers = self._ledger.settle(until_us, self._window, self._edge, scatter)
         events: list[m.Event] = []
         for lease in self._take_measuring():
             tally = self._ledger.computed(lease)
@@ -169,8 +184,44 @@ class Joules:
                 self._measuring.append(lease)
             else:
                 bound_uj = None if tally.energy_uj is None else tally.bound_uj
-                events.append(m.Measured(lease, tally.energy_uj, bound_uj, self.source, tally.flags))
-        return events + [m.SplitMeasured(_message(key, split, self.source)) for key, split in answers]
+                flags = tally.flags | (FLAGS["estimated"] if tally.is_estimated else 0)
+                sampling_uj = self._sampling_uj(tally)
+                events.append(m.Measured(lease, tally.energy_uj, bound_uj, self.source, flags, sampling_uj))
+        return events + [
+            m.SplitMeasured(_message(key, split, self.source, self._sampling_uj(split.total))) for key, split in answers
+        ]
+
+    def _sampling_uj(self, tally: Tally) -> int | None:
+        """Return the 95 % half-width; of counters and of intervals that leave nothing out it is 0."""
+        if tally.energy_uj is None or self._integrator is None:
+            return None
+        if self._is_counter or self._spread is None or (not self._is_points and tally.scatter.weights == 0):
+            return 0
+        return tally.scatter.half_width_uj()
+
+    def _scatter(self, t0_us: int, t1_us: int) -> Scatter:
+        """Return what readings from t0_us up to t1_us, that one left out, say of sampling."""
+        out = Scatter()
+        for t_us, fresh in reversed(self._scatters):
+            if t_us < t0_us:
+                break
+            if t_us < t1_us:
+                out.add(fresh)
+        return out
+
+    def _edge(self, t_us: int) -> Edge:
+        """Return what an edge at t_us may put on the wrong side: what a count resolves, and what lies between readings.
+
+        A model is exact at every instant.
+        """
+        assert self._integrator is not None
+        energy = None
+        final_us = self._integrator.final_us
+        if self._spread is not None and final_us is not None and t_us < final_us:
+            with suppress(LookupError):  # so long ago that its joules are unknown anyway
+                energy = self._integrator.window(t_us, final_us)
+        between_uj = energy.edge_uj if energy is not None else 0
+        return Edge(self._edge_uj + (0 if self._is_points else between_uj), self._edge_uj + between_uj)
 
     def _window(self, t0_us: int, t1_us: int) -> Energy | None:
         assert self._integrator is not None
@@ -203,13 +254,14 @@ class Joules:
         return taken
 
 
-def _message(key: object, split: Split, source: str) -> EnergyMessage:
+def _message(key: object, split: Split, source: str, sampling_uj: int | None) -> EnergyMessage:
     assert isinstance(key, tuple)
     run, round_ = key
     parts, total = split.parts_uj, split.total
     return EnergyMessage(
         1, 1, run, round_, parts["compute"], parts["wait"], parts["transfer"], parts["wasted"], parts["other"],
         total.energy_uj, _bound_uj(total), total.span_us, total.covered_us, source, total.flags,
+        sampling_uj, None if parts["compute"] is None else split.compute_split_uj, split.wait_us,
     )  # fmt: skip
 
 

@@ -472,7 +472,12 @@ class AgentMachine:
             self._stalls_s = float("inf")
         joules = self._kept.energy
         if self._sender.done and joules is not None and self._session.state is State.UPLOADING:
-            self._say(Commit(nonce, lease, joules.energy_uj, joules.bound_uj, joules.source, joules.flags), now_s)
+            self._say(
+                Commit(
+                    nonce, lease, joules.energy_uj, joules.bound_uj, joules.source, joules.flags, joules.sampling_uj
+                ),
+                now_s,
+            )  # fmt: skip
 
     def _forget_work(self, *, stop: bool) -> None:
         assert self._assign is not None

@@ -92,6 +92,7 @@ class Measured:
     bound_uj: int | None = None
     source: str = ""
     flags: int = 0
+    sampling_uj: int | None = None
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,11 @@ class Result(Message):
 
 @dataclass(frozen=True)
 class Commit(Message):
-    """The upload is complete. The energy of the compute window is None when unknown, never 0."""
+    """The upload is complete. The energy of the compute window is None when unknown, never 0.
+
+    `bound_uj` is the instrument's worst case, `sampling_uj` the 95 % half-width of what lies between readings; they are
+    never added (DECISIONS 32).
+    """
 
     kind = "commit"
     lease: int
@@ -133,6 +137,7 @@ class Commit(Message):
     bound_uj: int | None
     energy_source: str
     energy_flags: int
+    sampling_uj: int | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,8 @@ class Failed(Message):
 class Energy(Message):
     """Cumulative five-way split since run start, as of the end of `round` (DECISIONS 29). None: unknown.
 
-    `window` names the window: it outlives sessions, and a board that was started anew opens another.
+    `window` names the window: it outlives sessions, and a board that was started anew opens another. The uncertainties
+    are those of the total; `split_uj`: how much of compute may belong to its neighbours (DECISIONS 31).
     """
 
     kind = "energy"
@@ -167,6 +173,9 @@ class Energy(Message):
     covered_us: int
     source: str
     flags: int
+    sampling_uj: int | None = None
+    split_uj: int | None = None
+    wait_us: int = 0
 
 
 # Both ways ----------------------------------------------------------------------------------------------------------
@@ -311,6 +320,14 @@ class End(Message):
     round: int
     reason: str
 
+
+# Bits of the flags that travel with joules. saturated: there may have been more; overflow: only the chip's own
+# arithmetic is void; estimated: edges may have moved more than a tenth of the compute joules; lost, stale: readings
+# were missing or not fresh; frozen: the value never moves, whatever is drawn.
+ENERGY_FLAGS = {
+    "unknown": 1, "gap": 2, "reset": 4, "saturated": 8, "overflow": 16, "negative": 32, "estimated": 64, "lost": 128,
+    "stale": 256, "frozen": 512,
+}  # fmt: skip
 
 VERDICTS = ("accepted", "duplicate", "stale", "rejected")
 FROM_AGENT: tuple[type[Message], ...] = (Hello, Ready, Taken, Ping, Result, Chunk, Credit, Commit, Failed, Energy, Bye)

@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.wire import ENERGY_FLAGS
 from paceline_host.closed_form import slice_seconds
 from paceline_host.journal import is_held
 from paceline_host.ledger import Ledger
 from paceline_host.profile import BoardProfile
 from paceline_host.records import PARTS, Contribution, Energy, Round, Run
 
+# What readings may say of themselves; "unknown" and "estimated" are told apart, "gap" is in the coverage.
+DOUBTS = ENERGY_FLAGS.keys() - {"unknown", "gap", "estimated"}
 PACE_LIMIT = 0.05  # more late steps than this on any board, and the declared pace was not held (DECISIONS 53)
 
 
@@ -28,6 +32,9 @@ class Joules:
     label: str  # "modelled", "measured", "measured and modelled", "unknown"
     coverage: float | None  # share of the time with readings
     unknown: tuple[str, ...]  # boards that are missing from the total, wholly or for a time
+    sampling_j: float | None = None  # 95 % half-width; boards are independent of one another, so squares add up
+    estimated: tuple[str, ...] = ()  # boards on which edges may have moved more than a tenth of the compute joules
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what is said of whose readings, by board
 
     @property
     def complete(self) -> bool:
@@ -171,6 +178,10 @@ def _joules(rows: Sequence[Energy], names: Mapping[int, str], worked: set[int]) 
         return Joules(None, None, None, "unknown", None, missing)
     parts = {name: sum(row.parts_uj[i] or 0 for row in known) * 1e-6 for i, name in enumerate(PARTS)}
     bounds = [row.bound_uj for row in known if row.bound_uj is not None]
+    samplings = [row.sampling_uj for row in known if row.sampling_uj is not None]
+    flags: dict[str, dict[str, None]] = defaultdict(dict)
+    for (board, _), row in sorted(last.items()):
+        flags[names[board]] |= {flag: None for flag, bit in ENERGY_FLAGS.items() if row.flags & bit}
     span_us = sum(row.span_us for row in known)
     return Joules(
         sum(row.total_uj or 0 for row in known) * 1e-6,
@@ -179,6 +190,9 @@ def _joules(rows: Sequence[Energy], names: Mapping[int, str], worked: set[int]) 
         label({row.source for row in known}),
         sum(row.covered_us for row in known) / span_us if span_us else None,
         missing,
+        math.hypot(*samplings) * 1e-6 if len(samplings) == len(known) else None,
+        tuple(name for name, said in flags.items() if "estimated" in said),
+        {name: tuple(flag for flag in said if flag in DOUBTS) for name, said in flags.items() if DOUBTS & said.keys()},
     )
 
 

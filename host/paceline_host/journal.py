@@ -26,7 +26,7 @@ SPOOL = "updates.spool"
 BLOB_BYTES = 1 << 16  # larger ones would be written twice, into the WAL and out of it (DECISIONS 43)
 BUSY_S = 5.0  # a reader never blocks us; this is for somebody's shell on the same file
 APPLICATION_ID = 0x70616365  # "pace"
-SCHEMA = 1
+SCHEMA = 2
 
 Buffer = bytes | bytearray | memoryview
 
@@ -34,7 +34,8 @@ TABLES = (
     "CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",  # values are JSON
     """CREATE TABLE board (
         board INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, public_key TEXT NOT NULL, energy_source TEXT,
-        agent_pid INTEGER, trainer_pid INTEGER, agent_version TEXT NOT NULL, present INTEGER NOT NULL) STRICT""",
+        agent_pid INTEGER, trainer_pid INTEGER, agent_version TEXT NOT NULL, present INTEGER NOT NULL,
+        idle_uw INTEGER) STRICT""",
     """CREATE TABLE round (
         round INTEGER PRIMARY KEY, planned_s REAL NOT NULL, base_sha256 TEXT NOT NULL, allocate_s REAL NOT NULL,
         closed_s REAL, model_sha256 TEXT, evaluation_s REAL, loss REAL, accuracy REAL, metric TEXT NOT NULL,
@@ -51,7 +52,7 @@ TABLES = (
         compute_us INTEGER NOT NULL, compute_uj INTEGER, compute_bound_uj INTEGER, energy_source TEXT NOT NULL,
         energy_flags INTEGER NOT NULL, overruns INTEGER NOT NULL, late_us INTEGER NOT NULL,
         update_sha256 TEXT NOT NULL, update_norm REAL, update_bytes INTEGER NOT NULL,
-        update_blob BLOB, spool_offset INTEGER,
+        compute_sampling_uj INTEGER, update_blob BLOB, spool_offset INTEGER,
         PRIMARY KEY (round, slice, attempt), FOREIGN KEY (round, slice) REFERENCES slice (round, slice),
         CHECK (update_blob IS NULL OR spool_offset IS NULL)) STRICT""",
     # P2 as a constraint: whatever the host's code does, a slice cannot count twice
@@ -60,11 +61,22 @@ TABLES = (
         round INTEGER NOT NULL, board INTEGER NOT NULL REFERENCES board, session TEXT NOT NULL,
         compute_uj INTEGER, wait_uj INTEGER, transfer_uj INTEGER, wasted_uj INTEGER, other_uj INTEGER, total_uj INTEGER,
         span_us INTEGER NOT NULL, covered_us INTEGER NOT NULL, bound_uj INTEGER, source TEXT NOT NULL,
-        flags INTEGER NOT NULL, PRIMARY KEY (round, board, session)) STRICT""",
+        flags INTEGER NOT NULL, sampling_uj INTEGER, split_uj INTEGER, wait_us INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (round, board, session)) STRICT""",
     """CREATE TABLE event (
         id INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL, round INTEGER,
         board INTEGER) STRICT""",
 )
+# What each schema has added to the one before; a run that is taken up is brought up to date.
+ADDED = {
+    2: (
+        "ALTER TABLE board ADD COLUMN idle_uw INTEGER",
+        "ALTER TABLE contribution ADD COLUMN compute_sampling_uj INTEGER",
+        "ALTER TABLE energy ADD COLUMN sampling_uj INTEGER",
+        "ALTER TABLE energy ADD COLUMN split_uj INTEGER",
+        "ALTER TABLE energy ADD COLUMN wait_us INTEGER NOT NULL DEFAULT 0",
+    ),
+}
 
 
 class Journal:
@@ -127,7 +139,7 @@ class Journal:
             raise StorageError(f"{folder}: no {JOURNAL} in it; expected the folder of a run, see `paceline runs`")
         journal = cls(folder, _hold_spool(folder, create=False), fsync=fsync)
         try:
-            check_schema(journal._db, folder / JOURNAL)
+            journal._update(check_schema(journal._db, folder / JOURNAL))
             (end,) = journal._db.execute("SELECT max(spool_offset + update_bytes) FROM contribution").fetchone()
             journal._spool_end = end or 0
             have = os.fstat(journal._spool).st_size
@@ -295,6 +307,15 @@ class Journal:
         with self.transaction():
             self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
 
+    def _update(self, schema: int) -> None:
+        if schema == SCHEMA:
+            return
+        with self.transaction():
+            for number in range(schema + 1, SCHEMA + 1):
+                for statement in ADDED[number]:
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {SCHEMA}")
+
     def _put(self, table: str, row: Any, key: str) -> None:
         with self.transaction():
             self._db.execute(_upsert(table, row.__class__, key), _values(row))
@@ -334,8 +355,8 @@ def connect(path: Path, mode: str, *, fsync: bool = True) -> sqlite3.Connection:
     return db
 
 
-def check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Refuse what is not a paceline journal of a schema that this version reads."""
+def check_schema(db: sqlite3.Connection, path: Path) -> int:
+    """Return the schema; refuse what is not a paceline journal of one that this version reads."""
     with explained(path):
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (schema,) = db.execute("PRAGMA user_version").fetchone()
@@ -346,6 +367,7 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
             f"{path}: written by a newer paceline (journal schema {schema}, this one reads up to {SCHEMA}); "
             "use the newer version"
         )
+    return int(schema)
 
 
 @contextmanager

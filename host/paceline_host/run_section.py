@@ -41,6 +41,9 @@ def _energy_sentence(run: RunFigures) -> str:
     if joules.label != "modelled":  # a model has no instrument
         amount = UNKNOWN if joules.bound_j is None else f"{joules.bound_j:.3g} J either way"
         bound = f"; bound of the instruments: {amount}"
+        amount = UNKNOWN if joules.sampling_j is None else f"{joules.sampling_j:.3g} J either way"
+        bound += f"; uncertainty of sampling, 95 %: {amount}"
+    bound += f"; the split by purpose is an estimate on {', '.join(joules.estimated)}" if joules.estimated else ""
     missing = f" Unknown, wholly or for a time, on {', '.join(joules.unknown)}." if joules.unknown else ""
     return f"Joules are {joules.label}; readings cover {coverage} of the time{bound}.{missing}"
 

@@ -148,7 +148,7 @@ class Store(threading.Thread):
             compute_us=result.compute_us, compute_uj=commit.compute_uj, compute_bound_uj=commit.bound_uj,
             energy_source=commit.energy_source, energy_flags=commit.energy_flags, overruns=result.overruns,
             late_us=result.late_us, update_sha256=result.update_sha256, update_norm=verdict.norm_per_step,
-            update_bytes=len(upload),
+            update_bytes=len(upload), compute_sampling_uj=commit.sampling_uj,
         )  # fmt: skip
         (fresh,) = self._journal.add_contributions([(row, upload)])
         if fresh:  # a repeat is answered alike, and counted once
@@ -174,6 +174,7 @@ class Store(threading.Thread):
             records.Energy(
                 e.round, action.board, f"{e.window:016x}", e.compute_uj, e.wait_uj, e.transfer_uj, e.wasted_uj,
                 e.other_uj, e.total_uj, e.span_us, e.covered_us, e.bound_uj, e.source, e.flags,
+                e.sampling_uj, e.split_uj, e.wait_us,
             )
         )  # fmt: skip
         return []

@@ -81,6 +81,9 @@ def test_joules_of_a_counter_reach_the_journal_and_the_report(bench: Bench) -> N
         assert row.compute_uj > 0
         assert row.bound_uj is not None
         assert row.bound_uj > 0
+        assert row.sampling_uj == 0, "a counter leaves nothing out"
+        assert row.split_uj is not None
+        assert row.split_uj > 0
     assert "measured and modelled" in host.out
 
 
