@@ -48,6 +48,8 @@ class Joules:
         self._spread: Spread | None = Spread()  # None: nothing lies between readings
         self._scatters: deque[tuple[int, Scatter]] = deque(maxlen=KNOTS)  # from when on, and what
         self._is_points = self._is_counter = False
+        self._idle: Ledger | None = None
+        self.idle: Tally | None = None  # what `measure_idle` has found
         self._active_us: int | None = None  # since when it computes
         self._lone_pipe: tuple[int, int] | None = None
         self._is_news = True  # since the last `settled`: a reading or a question; else nothing can have become final
@@ -134,6 +136,12 @@ class Joules:
             self._ledger.ask(t_us, (run, round_))
             self._is_news = True
 
+    def measure_idle(self, t0_us: int, t1_us: int) -> None:
+        """Have the joules of a time in which nothing is done found; they are in `idle` when they are final."""
+        self._idle = Ledger(t0_us)
+        self._idle.ask(t1_us, None)
+        self._is_news = True
+
     def drain(self) -> None:
         """Take the readings that have come."""
         if self._thread is None or self._integrator is None:
@@ -168,6 +176,10 @@ class Joules:
         if not self._is_news:
             return []
         self._is_news = False
+        if self._idle is not None and self._integrator is not None:
+            final_us = _now_us() if self._is_down() else self._integrator.final_us or 0
+            for _, split in self._idle.settle(final_us, self._window):
+                self._idle, self.idle = None, split.total
         if self._ledger is None:
             return [m.Measured(lease, None, None, self.source, 1) for lease in self._take_measuring()]
         if self._integrator is None:

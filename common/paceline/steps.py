@@ -27,6 +27,7 @@ class TrainerReady:
     samples: int
     data_label: str
     pid: int
+    idle_uw: int | None = None  # drawn before the first round; None: not measured
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class Ready(Message):
     trainer_pid: int
     energy_source: str
     energy_known: bool
+    idle_uw: int | None = None  # drawn before the first round, a prior for waiting (DECISIONS 34); None: not measured
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,8 @@ class Reject(Message):
 class Load(Message):
     """Prepare a trainer. `options` is a JSON object of the task's options; the data folder is the board's own.
 
-    `counted`: the result that HELLO named is on the host's disk already.
+    `counted`: the result that HELLO named is on the host's disk already. `idle_baseline`: no round has begun, so a
+    board with a sensor may measure first what it draws while nothing is done.
     """
 
     kind = "load"
@@ -247,6 +249,7 @@ class Load(Message):
     options: str
     seed: int
     counted: bool
+    idle_baseline: bool = True
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,9 @@ class RoundMachine:
         judged = {(lease.slice.round, lease.slice.index) for _, lease in self._judging.values()}
         counted = kept in self._counted or kept in judged
         nonce = event.session.nonce
-        self._send(event.board, Load(nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed, counted))
+        idle = facts.idle_baseline and self.round == 0
+        load = Load(nonce, facts.run, facts.regime, facts.task, facts.options, facts.seed, counted, idle)
+        self._send(event.board, load)
 
     def _replaced(self, index: int, kept: tuple[int, int], now_s: float) -> None:
         """A board connects anew: what it has finished it may offer again, anything else is dealt to others."""

@@ -36,6 +36,7 @@ class RunFacts:
     chunk_bytes: int
     credit_bytes: int
     energy_needed: bool
+    idle_baseline: bool = True
 
 
 @dataclass(frozen=True)

@@ -183,12 +183,12 @@ class Store(threading.Thread):
         action = job.action
         assert isinstance(action, m.StoreReady)
         old, ready = self._boards[action.board], action.ready
-        self._journal.set_board(
-            records.Board(
-                old.board, old.name, old.public_key, ready.energy_source if ready.energy_known else None,
-                action.agent_pid, ready.trainer_pid, action.agent_version,
-            )
+        self._boards[action.board] = records.Board(
+            old.board, old.name, old.public_key, ready.energy_source if ready.energy_known else None,
+            action.agent_pid, ready.trainer_pid, action.agent_version,
+            idle_uw=old.idle_uw if ready.idle_uw is None else ready.idle_uw,
         )  # fmt: skip
+        self._journal.set_board(self._boards[action.board])
         return []
 
     def _note(self, job: Job) -> list[StoreEvent]:

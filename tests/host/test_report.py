@@ -146,6 +146,19 @@ def test_the_two_uncertainties_stand_apart_and_doubts_are_told(tmp_path: Path) -
     assert figures(folder / "time").joules.sampling_j is None, "unknown on one board, unknown for all"
 
 
+def test_waits_replace_what_was_drawn_before_the_first_round(tmp_path: Path) -> None:
+    Story(run=time_row(), source="hwmon/x").tell(tmp_path / "r")
+    with Journal.open(tmp_path / "r") as journal:
+        for board, idle_uw in ((0, 1_500_000), (1, 2_500_000), (2, None)):
+            journal.set_board(Board(board, f"board-{board}", energy_source="hwmon/x", idle_uw=idle_uw))
+        waited = _energy_of(tmp_path / "r", 1)
+        assert waited.wait_uj is not None
+        assert waited.total_uj is not None
+        more_uj = 8_000_000 - waited.wait_uj
+        journal.set_energy(replace(waited, wait_uj=8_000_000, total_uj=waited.total_uj + more_uj, wait_us=2_000_000))
+    assert figures(tmp_path / "r").joules.waiting_w == pytest.approx({"board-0": 1.5, "board-1": 4.0})
+
+
 def _energy_of(folder: Path, board: int) -> Energy:
     with Ledger(folder) as ledger:
         return ledger.energy(board)[-1]

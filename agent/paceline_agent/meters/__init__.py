@@ -63,6 +63,8 @@ class MeterSettings:
         "none", "modelled", "rapl", "ina219", "ina3221", "hwmon", "power_supply", "serial", "replay"
     ] = "none"  # fmt: skip
     period_ms: Annotated[int, Bounds(ge=10, le=60_000)] | None = None  # empty: chosen for the source and its costs
+    # Seconds before the first round in which watts are measured while nothing is done; empty: 30, 0 without a sensor.
+    idle_s: Annotated[float, Bounds(ge=0, le=600)] | None = None
     idle_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None  # declared; `modelled` needs both
     active_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None
     rapl_root: str = POWERCAP  # where the kernel shows its powercap zones, when that is not below sysfs_root
