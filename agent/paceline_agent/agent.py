@@ -170,6 +170,8 @@ class Agent:
         self._step(m.TrainerGone(how))
 
     def _mind_the_meter(self) -> None:
+        for text in self._joules.said():
+            self._talk(f"the meter says: {text}", event="meter")
         if self._joules.trouble != self._trouble:
             self._trouble = self._joules.trouble
             if self._trouble:

@@ -97,6 +97,10 @@ class Joules:
         """Why there are no readings at present."""
         return self._thread.trouble if self._thread is not None else ""
 
+    def said(self) -> list[str]:
+        """Return what the meter itself has said to a person since the last call."""
+        return self._thread.said() if self._thread is not None else []
+
     def activity(self, t_us: int, active: bool) -> None:
         """Computing began or ended. At its end a reading is taken at once, so that the window can be closed."""
         if self._thread is not None:

@@ -32,7 +32,7 @@ from paceline_agent.sampled import MeterWindow, SampledMeter, chosen, opened
 
 def scan(arguments: argparse.Namespace, talk: Talk) -> int:
     """Show all findings; status 7 when no meter can be used."""
-    found = ask(Where(arguments.sysfs_root or Path(SYSFS), i2c_bus=arguments.i2c_bus))
+    found = ask(Where(arguments.sysfs_root or Path(SYSFS), i2c_bus=arguments.i2c_bus, listen=True))
     if arguments.json:
         print(json.dumps({"schema": "paceline-scan-1", "findings": [_plain(finding) for finding in found]}, indent=1))
     else:
@@ -55,6 +55,8 @@ def watch(arguments: argparse.Namespace, talk: Talk) -> int:
             while not stop(arguments.every):
                 if meter.trouble:
                     talk.warning(f"meter: {meter.trouble}", event="meter")
+                for text in meter.said():
+                    talk.info(f"the meter says: {text}", event="meter")
                 if rhythm != (rhythm := _rhythm(meter)):
                     talk.info(f"{meter.source}: {rhythm}", event="period")
                 if arguments.json:
@@ -173,11 +175,17 @@ def _keys(arguments: argparse.Namespace) -> dict[str, object]:
 
 @contextmanager
 def _until(seconds: float | None) -> Iterator[Callable[[float], bool]]:
-    """Yield a function that waits for so long, and returns whether it is time to end: a signal, or the length."""
+    """Yield a function that waits for so long, and returns whether it is time to end: a signal, or the length.
+
+    The length counts from its first call: some meters need seconds for their first reading.
+    """
     ending = threading.Event()
-    end_s = None if seconds is None else time.monotonic() + seconds
+    end_s: float | None = None
 
     def stop(wait_s: float) -> bool:
+        nonlocal end_s
+        if seconds is not None and end_s is None:
+            end_s = time.monotonic() + seconds
         left_s = wait_s if end_s is None else min(wait_s, max(0.0, end_s - time.monotonic()))
         return ending.wait(left_s) or (end_s is not None and time.monotonic() >= end_s)
 

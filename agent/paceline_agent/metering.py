@@ -12,6 +12,7 @@ import queue
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from paceline_agent.cadence import Cadence, Rhythm, rhythm_of
 from paceline_agent.meters import Count, Meter, MeterError, Reading
 
 DOWN_READS = 10  # so many failed reads in a row, a second by default, and nobody waits for the source any more
+SAID = 64  # words of a meter that wait for somebody to look
 PAUSE_S = 0.0005  # at least, whatever a source asks for
 STOP_S = 5.0  # a read that hangs longer is left behind
 
@@ -79,6 +81,7 @@ class MeterThread:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
+        self._said: deque[str] = deque(maxlen=SAID)
         self.trouble = ""  # why there are no readings at present
         self._failures = 0  # in a row
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
@@ -113,6 +116,14 @@ class MeterThread:
         with suppress(queue.Empty):
             while True:
                 out.append(self._readings.get_nowait())
+        return out
+
+    def said(self) -> list[str]:
+        """Return what the meter itself has said to a person since the last call."""
+        out = []
+        with suppress(IndexError):
+            while True:
+                out.append(self._said.popleft())
         return out
 
     def stop(self) -> None:
@@ -160,6 +171,15 @@ class MeterThread:
             self._read_in_turn()
 
     def _read_in_turn(self) -> None:
+        try:
+            self._read_once()
+        finally:
+            texts: list[str] = getattr(self._meter, "said", list)()
+            if texts:
+                self._said.extend(texts)
+                self._wake()
+
+    def _read_once(self) -> None:
         period_us, began_ns, cpu_ns = self.cadence.period_us, time.monotonic_ns(), time.thread_time_ns()
         if period_us > self._known_us:
             self._tell(period_us)

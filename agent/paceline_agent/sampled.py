@@ -72,6 +72,10 @@ class SampledMeter:
             self._closed = True
             self._thread.stop()
 
+    def said(self) -> list[str]:
+        """Return what the meter itself has said to a person since the last call."""
+        return self._thread.said()
+
     def rails(self) -> Sequence[Rail]:
         """Return what was last seen on each rail, nothing where the source shows none."""
         return self._meter.seen_rails() if isinstance(self._meter, ShowsRails) else ()

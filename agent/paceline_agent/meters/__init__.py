@@ -193,7 +193,8 @@ class Meter(Protocol):
     """One source. `read` is called from the meter's thread, `activity` from the agent's.
 
     One that also has `due_us` is read then instead of after a whole period, if that is sooner. `rhythm` (of
-    paceline_agent.cadence) says what it can do; `follow(period_us)` is told of another period by the meter's thread.
+    paceline_agent.cadence) says what it can do; `follow(period_us)` is told of another period by the meter's thread;
+    `said()` returns what the device wants a person to read.
     """
 
     source: str  # label of every joule that comes from here: "modelled", "ina3221/ch1"

@@ -25,11 +25,12 @@ KINDS = get_args(Kind)
 
 @dataclass(frozen=True)
 class Where:
-    """Where to look. `i2c_bus`: "" all buses, else a number or the path of one."""
+    """Where to look. `i2c_bus`: "" all buses, else a number or the path of one. `listen`: open serial ports."""
 
     sysfs_root: Path = Path("/sys")
     dev_root: Path = Path("/dev")
     i2c_bus: str = ""
+    listen: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,25 @@ The meter speaks by itself; `read` returns what has come meanwhile. docs/PROTOCO
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 
 from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import MeterError, MeterSettings, Reading
 from paceline_agent.meters import serial_frames as frames
 from paceline_agent.meters.device_clock import LIMIT
+from paceline_agent.meters.findings import Finding, Where, refused
+from paceline_agent.meters.ports import serial_ports
 from paceline_agent.meters.serial_lines import UNITS, Line, LineParser
 from paceline_agent.meters.serial_port import SerialPort
 from paceline_agent.meters.serial_stream import WRAP, Health, Kind, Sample, Stream
 
 PATIENCE_US = 3_000_000  # a meter that has not said anything sensible for so long is in trouble
+NOTES = 16  # TEXTs that are kept until somebody looks; of a meter that goes on talking ...
+NOTE_US = 1_000_000  # ... one a second
+LISTEN_S = 1.3  # a meter says IDENT at least once a second
 SILENT_PERIODS = 10  # ... a slow one for so many of its periods
 
 
@@ -70,6 +78,11 @@ class SerialMeter:
             self._complain(now_us)
         return readings
 
+    def said(self) -> list[str]:
+        """Return what the meter has said to a person since the last call."""
+        notes = self._speech.notes
+        return [notes.popleft() for _ in range(len(notes))]
+
     def activity(self, t_us: int, active: bool) -> None:
         """A sensor has no use for it."""
 
@@ -105,6 +118,56 @@ class SerialMeter:
         )
 
 
+def find(where: Where) -> Iterator[Finding]:
+    """Tell which meters speak our frames, or lines, at which ports. Listens to all of them for a second, all at once.
+
+    Opening a port makes some boards start anew, so it is done for `meter scan` alone.
+    """
+    if not where.listen:
+        return
+    with ExitStack() as life:
+        heard: dict[str, tuple[SerialPort, frames.FrameParser, list[frames.Frame], list[bytes]]] = {}
+        for path in serial_ports(where):
+            try:
+                port = SerialPort(str(path), MeterSettings.baud)
+            except MeterError as error:
+                yield refused("serial", str(path), error)
+                continue
+            life.callback(port.close)
+            heard[str(path)] = port, frames.FrameParser(), [], []
+        end_s = time.monotonic() + LISTEN_S
+        while heard and time.monotonic() < end_s and not all(_names_itself(found) for *_, found, _ in heard.values()):
+            time.sleep(0.02)
+            for port, parser, found, pieces in heard.values():
+                for _, data in port.take():
+                    pieces.append(data)
+                    found += parser.feed(data)
+        for name, (_, _, found, pieces) in heard.items():
+            yield from _answer(name, found, b"".join(pieces))
+
+
+def _names_itself(found: Sequence[frames.Frame]) -> bool:
+    return any(isinstance(frame, frames.Ident | frames.Unsupported) for frame in found)
+
+
+def _answer(name: str, found: Sequence[frames.Frame], data: bytes) -> Iterator[Finding]:
+    for frame in found:
+        if isinstance(frame, frames.Ident):
+            names = ", ".join(channel.name for channel in frame.channels)
+            about = f"{frame.firmware or 'a meter'}, number {frame.device.hex()}: {names}"
+            each = f"; each {frame.period_us / 1e3:g} ms"
+            yield Finding("meter", "serial", name, True, about + each, settings={"port": name})
+            return
+        if isinstance(frame, frames.Unsupported):
+            about = f"a meter that speaks version {frame.version} of the frames, this agent speaks {frames.VERSION}"
+            yield Finding("meter", "serial", name, False, about, "update the older one")
+            return
+    if data:
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data[-40:])
+        todo = "for a meter that prints set meter.format and channels, for another speed meter.baud"
+        yield Finding("meter", "serial", name, False, f"it speaks, but no frames of ours: {shown!r}", todo)
+
+
 class Frames:
     """Our own format."""
 
@@ -116,6 +179,8 @@ class Frames:
         self.stream: Stream | None = None
         self.ident: frames.Ident | None = None
         self.trouble = ""
+        self.notes: deque[str] = deque(maxlen=NOTES)  # TEXT for a person
+        self._notes_left, self._note_us = NOTES, 0
         self._energies: tuple[int, ...] = ()  # the counters of the last reading, and their sum without wraps
         self._energy_nj = 0
 
@@ -127,6 +192,8 @@ class Frames:
                 self._meet(frame)
             elif isinstance(frame, frames.ReadingFrame):
                 heard |= self._reading(frame, arrival_us)
+            elif isinstance(frame, frames.Text):
+                self._note(frame.text, arrival_us)
             elif isinstance(frame, frames.Fault):
                 self.trouble = f"the meter reports fault {frame.code}: {frame.text or 'no text'}"
             elif isinstance(frame, frames.Unsupported):
@@ -135,6 +202,15 @@ class Frames:
                     "update the older one"
                 )
         return heard
+
+    def _note(self, text: str, arrival_us: int) -> None:
+        earned = (arrival_us - self._note_us) // NOTE_US
+        if earned > 0:
+            self._notes_left, self._note_us = min(NOTES, self._notes_left + earned), arrival_us
+        clean = "".join(c if c.isprintable() else " " for c in text).strip()
+        if clean and self._notes_left > 0:
+            self._notes_left -= 1
+            self.notes.append(clean)
 
     def _meet(self, ident: frames.Ident) -> None:
         if ident == self.ident:
@@ -182,7 +258,7 @@ class Frames:
         if frame.flags & frames.STALE:
             self.stream.skip(frame.sequence)
             return True
-        self.stream.health.saturated += bool(frame.flags & frames.SATURATED)
+        full = bool(frame.flags & frames.SATURATED)
         channels = [self.ident.channels[place] for place in self._chosen]
         counts = [values[place] for place in self._chosen]
         self.trouble = ""
@@ -190,7 +266,9 @@ class Frames:
             self._count(channels, tuple(count[0] for count in counts))
             gain_ppm, offset_uw = max(c.gain_ppm for c in channels), sum(c.offset_uw for c in channels)
             step_nj = sum(channel.lsb for channel in channels)
-            energy = Sample(arrival_us, None, self._energy_nj, gain_ppm, offset_uw, step_nj, frame.t_us, frame.sequence)
+            energy = Sample(
+                arrival_us, None, self._energy_nj, gain_ppm, offset_uw, step_nj, frame.t_us, frame.sequence, full
+            )
             self.stream.add(energy)
             return True
         powers = [_power_uw(channel, count) for channel, count in zip(channels, counts, strict=True)]
@@ -198,7 +276,7 @@ class Frames:
             channel.offset_uw + abs(power) * channel.gain_ppm // 1_000_000 + _step_uw(channel, count)
             for channel, power, count in zip(channels, powers, counts, strict=True)
         )
-        self.stream.add(Sample(arrival_us, sum(powers), None, 0, offset_uw, 0, frame.t_us, frame.sequence))
+        self.stream.add(Sample(arrival_us, sum(powers), None, 0, offset_uw, 0, frame.t_us, frame.sequence, full))
         return True
 
     def _count(self, channels: list[frames.Channel], counts: tuple[int, ...]) -> None:
@@ -215,6 +293,7 @@ class Lines:
     trouble = ""
 
     def __init__(self, settings: MeterSettings, delay_us: int) -> None:
+        self.notes: deque[str] = deque()  # they have no words for a person
         self.expects = f"a line of {settings.format} with {', '.join(settings.channels)}"
         self.parser = LineParser(settings.format, settings.channels)
         units = {channel.rpartition("=")[2] for channel in settings.channels}
@@ -224,7 +303,10 @@ class Lines:
 
     def hear(self, arrival_us: int, data: bytes) -> bool:
         """Take bytes; return whether a reading was among them."""
+        damaged = self.parser.damaged
         lines = self.parser.feed(data)
+        if self.parser.damaged > damaged:
+            self.stream.note("lost")
         for line in lines:
             self._reading(line, arrival_us)
         return bool(lines)
