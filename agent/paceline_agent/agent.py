@@ -53,7 +53,7 @@ class Agent:
         self._status: int | None = None
         self._load: wire.Load | None = None
         self._watched: int | None = None
-        self._trouble = ""
+        self._trouble, self._doubted = "", False
 
     def stop(self, reason: str) -> None:
         """End in order: goodbye, trainer, meter."""
@@ -172,6 +172,12 @@ class Agent:
     def _mind_the_meter(self) -> None:
         for text in self._joules.said():
             self._talk(f"the meter says: {text}", event="meter")
+        if bool(self._joules.doubt) != self._doubted:
+            self._doubted = not self._doubted
+            if self._doubted:
+                self._talk.warning(f"meter {self._joules.source}: {self._joules.doubt}", event="meter")
+            else:
+                self._talk("meter: its value moves again", event="meter")
         if self._joules.trouble != self._trouble:
             self._trouble = self._joules.trouble
             if self._trouble:

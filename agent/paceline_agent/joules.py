@@ -20,6 +20,7 @@ from paceline import machine as m
 from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
+from paceline_agent.frozen import WATCHED, Frozen
 from paceline_agent.ledger import FLAGS, Edge, Ledger, Split, Tally
 from paceline_agent.measuring import Scatter, Spread
 from paceline_agent.metering import MeterThread, Pace
@@ -48,6 +49,7 @@ class Joules:
         self._spread: Spread | None = Spread()  # None: nothing lies between readings
         self._scatters: deque[tuple[int, Scatter]] = deque(maxlen=KNOTS)  # from when on, and what
         self._is_points = self._is_counter = False
+        self._frozen = Frozen() if settings.source in WATCHED else None
         self._idle: Ledger | None = None
         self.idle: Tally | None = None  # what `measure_idle` has found
         self._active_us: int | None = None  # since when it computes
@@ -97,6 +99,11 @@ class Joules:
         """Why there are no readings at present."""
         return self._thread.trouble if self._thread is not None else ""
 
+    @property
+    def doubt(self) -> str:
+        """Why its readings are not to be trusted."""
+        return str(self._frozen) if self._frozen is not None and self._frozen.is_frozen else ""
+
     def said(self) -> list[str]:
         """Return what the meter itself has said to a person since the last call."""
         return self._thread.said() if self._thread is not None else []
@@ -105,6 +112,10 @@ class Joules:
         """Computing began or ended. At its end a reading is taken at once, so that the window can be closed."""
         if self._thread is not None:
             self._meter.activity(t_us, active)
+            if self._frozen is not None:
+                self.drain()  # what was read before belongs there
+            if self._frozen is not None and self._frozen.edge(t_us, active):
+                self._flagged.append((self._frozen.since_us, t_us, ("frozen",)))  # what is not settled yet
             if active:
                 self._active_us = t_us
             elif self._active_us is not None:
@@ -156,6 +167,8 @@ class Joules:
                 self._period_us = reading.period_us
                 self._integrator.set_period(reading.period_us)
                 continue
+            if self._frozen is not None and self._frozen.seen(reading, getattr(self._meter, "steps", 0)):
+                reading = replace(reading, flags=(*reading.flags, "frozen"))
             self._note(reading)
             try:
                 edge_uj = reading.error_uj if isinstance(reading, Count) else reading.edge_uj
@@ -254,13 +267,14 @@ class Joules:
 
     def _note(self, reading: Reading | Count) -> None:
         """Keep the flags of a reading, so that windows can be given them; what goes on is kept as one."""
-        if not isinstance(reading, Reading) or not reading.flags:
+        if not reading.flags:
             return
+        t0_us, t1_us = (reading.t_us,) * 2 if isinstance(reading, Count) else (reading.t0_us, reading.t1_us)
         begin_us, end_us, flags = self._flagged[-1] if self._flagged else (0, 0, ())
-        if flags == reading.flags and reading.t0_us - end_us <= 3 * self._period_us:
-            self._flagged[-1] = (begin_us, reading.t1_us, flags)
+        if flags == reading.flags and t0_us - end_us <= 3 * self._period_us:
+            self._flagged[-1] = (begin_us, t1_us, flags)
         else:
-            self._flagged.append((reading.t0_us, reading.t1_us, reading.flags))
+            self._flagged.append((t0_us, t1_us, reading.flags))
 
     def _is_down(self) -> bool:
         return self._thread is not None and self._thread.down

@@ -95,7 +95,8 @@ def _add_selftest(program: Program) -> None:
         _selftest,
         "compare two sensors of this board, or one with a known load",
         about="Both run over the same window. Told is the ratio of their mean powers, and in which range their"
-        " uncertainties would put it if both saw the same load; further from 1 than --within allows is status 7.",
+        " uncertainties would put it if both saw the same load; further from 1 than --within allows is status 7. So is"
+        " a value that never moves: then this board is made to work and rest by turns, to see whether it does.",
         examples=[
             ("paceline-agent meter selftest --source rapl --against hwmon", "the processor's part of the board"),
             ("paceline-agent meter selftest --against hwmon --against-rail ch2 --within 3", "two rails, 3 percent"),

@@ -27,6 +27,7 @@ from paceline_agent.meters.findings import Finding, Where
 from paceline_agent.meters.findings import scan as ask
 from paceline_agent.meters.rail import Rail
 from paceline_agent.meters.replay import Miss, Recorder, read_trace
+from paceline_agent.probing import Watched, doubts
 from paceline_agent.sampled import MeterWindow, SampledMeter, chosen, opened
 
 
@@ -123,27 +124,35 @@ def selftest(arguments: argparse.Namespace, talk: Talk) -> int:
     """Compare two meters over one window."""
     with ExitStack() as life:
         stop = life.enter_context(_until(arguments.seconds))
-        meters = [life.enter_context(opened(_settings(arguments), {}))]
+        asked = [_settings(arguments)]
         if arguments.against:
             keys = _keys(arguments) | ({"labels": arguments.against_rail} if arguments.against_rail else {})
-            meters.append(life.enter_context(opened(chosen(arguments.against, keys), {})))
+            asked.append(chosen(arguments.against, keys))
+        watched = [Watched() for _ in asked]
+        meters = [life.enter_context(opened(settings, {}, [tap])) for settings, tap in zip(asked, watched, strict=True)]
+        for meter, tap in zip(meters, watched, strict=True):
+            tap.meter = meter
         windows: list[MeterWindow] = []
         with ExitStack() as measured:
             windows += [measured.enter_context(meter.window()) for meter in meters]
             stop(arguments.seconds)
         results = [window.result for window in windows]
+        doubted = doubts(watched)
         rhythms = [_plain_rhythm(meter) for meter in meters]
+    for source, doubt in doubted.items():
+        talk.warning(f"{source}: {doubt}", event="frozen")
     verdict = compare(results[0], arguments.known_w or results[1], arguments.within)
     if arguments.json:
         _print_json(
             "paceline-selftest-1",
-            {"meters": [r.plain() | rhythm for r, rhythm in zip(results, rhythms, strict=True)]} | verdict.plain(),
+            {"meters": [r.plain() | rhythm for r, rhythm in zip(results, rhythms, strict=True)], "frozen": doubted}
+            | verdict.plain(),
         )
     else:
         for result in results:
             _show_result(result, False)
         print(verdict)
-    return 0 if verdict.is_ok else MeterError.exit_code
+    return 0 if verdict.is_ok and not doubted else MeterError.exit_code
 
 
 def _close(file: IO[str]) -> None:

@@ -16,6 +16,7 @@ from types import TracebackType
 
 from paceline.settings import load_table
 from paceline_agent.cadence import Cadence, rhythm_of
+from paceline_agent.frozen import WATCHED
 from paceline_agent.measuring import Measurement, Measuring
 from paceline_agent.metering import MeterThread, Sink
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterError, MeterSettings, Reading, open_source
@@ -31,6 +32,7 @@ class SampledMeter:
 
     def __init__(self, meter: Meter, settings: MeterSettings, taps: Sequence[Sink] = ()) -> None:
         self.source = meter.source
+        self._kind = settings.source
         self._meter = meter
         self._taps = taps
         self._changed = threading.Condition()
@@ -71,6 +73,16 @@ class SampledMeter:
         if not self._closed:
             self._closed = True
             self._thread.stop()
+
+    @property
+    def steps(self) -> int:
+        """Steps of its converter in the last reading; 0: not known."""
+        return int(getattr(self._meter, "steps", 0))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether this is a kind of source whose value must move with the load."""
+        return self._kind in WATCHED
 
     def said(self) -> list[str]:
         """Return what the meter itself has said to a person since the last call."""

@@ -245,3 +245,49 @@ def test_a_model_has_neither_uncertainty() -> None:
         (event,) = wait_for(joules, lambda: answers(joules) or None)
         assert isinstance(event, m.Measured)
         assert (event.bound_uj, event.sampling_uj, event.flags) == (0, 0, 0)
+
+
+class Stuck:
+    """A chip that converts on and on, and shows one value."""
+
+    source, steps = "stuck", 2000
+
+    def __init__(self) -> None:
+        self.moves = threading.Event()
+        self._number = 0
+
+    def read(self, now_us: int) -> Sequence[Reading]:
+        self._number += self.moves.is_set()
+        return [Reading(now_us, now_us, 5_000_000 + self._number)]
+
+    def activity(self, t_us: int, active: bool) -> None:
+        """A sensor has no use for it."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_joules_of_a_frozen_chip_bear_the_flag_and_a_reason(moves: bool) -> None:
+    stuck = Stuck()
+    with Joules(MeterSettings("hwmon", period_ms=10), lambda settings, now_us: stuck) as joules:
+        if moves:
+            stuck.moves.set()
+        joules.open(now_us())
+        for lease in range(1, 6):
+            for category, active in (("compute", True), ("wait", False)):
+                begin_us = now_us()
+                joules.activity(begin_us, active)
+                joules.mark(begin_us, category, lease if active else 0)
+                wait_for(joules, lambda until_us=begin_us + 120_000: drained(joules, until_us))  # type: ignore[misc]
+        joules.measure(5)
+        events = wait_for(joules, lambda: answers(joules) or None)
+        doubt = joules.doubt
+    (measured,) = (event for event in events if isinstance(event, m.Measured))
+    assert bool(measured.flags & FLAGS["frozen"]) is not moves
+    assert ("has not moved by a bit" in doubt) is not moves
+
+
+def drained(joules: Joules, until_us: int) -> bool | None:
+    joules.drain()
+    return True if now_us() >= until_us else None

@@ -100,6 +100,11 @@ class Hwmon:
         error_uw = sum(map(_error_uw, self._rails, rails, self._shunts))
         return [Reading(t_us, t_us, power_uw, error_uw, flags)]
 
+    @property
+    def steps(self) -> int:
+        """Return how many milliamperes, the steps of the files, the rail shows that shows most."""
+        return max((abs(rail.current_ua or 0) for rail in self._seen), default=0) // 1000
+
     def seen_rails(self) -> Sequence[Rail]:
         """Return what the last good read has seen."""
         return self._seen

@@ -34,6 +34,7 @@ SPECS = {
 }
 TI, TI_AT = 0x5449, 0xFE  # where other chips of this maker name themselves; an INA219 has no such register
 AVERAGE = 128
+STEP_UV = 10
 
 
 class Ina219:
@@ -59,6 +60,12 @@ class Ina219:
     def seen_rails(self) -> tuple[RailReading, ...]:
         """Return what each rail showed last; rails that have shown nothing yet are missing."""
         return tuple(chip.last for chip in self._chips if chip.last is not None)
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps of its converter a counted shunt shows, of that which shows most."""
+        shown = [abs(chip.last.shunt_uv) for chip in self._chips if chip.last is not None and chip.rail.counted]
+        return max(shown, default=0) // STEP_UV
 
     @property
     def resets(self) -> int:

@@ -25,6 +25,7 @@ BUS_CODE, BUS_US = 2, 332  # conversion times: a supply is steady, ...
 SHUNT_CODE, SHUNT_US = 7, 8_244  # ... a current is not
 BOTH_CONTINUOUS = 7
 SPEC = Spec(80 + 30 + 20, 5_500, 16_000 + 4_000, 5_500)  # offset, its drift and half a step of 40 uV; bus, 8 mV
+STEP_UV = 40
 EVERY_US = 26_000  # between readings: one cycle of three channels, or three of one; more often costs processor time
 SMEAR = 200  # a filter's memory must be this many times shorter than a round, then it moves 1 % at most
 
@@ -64,6 +65,11 @@ class Ina3221:
         """Read about once in such a period."""
         self._mean_skip = max(1, period_us // self._cycle_us)
         self.duty = SHUNT_US / (self._mean_skip * self._cycle_us)
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps of its converter a counted shunt shows, of that which shows most."""
+        return max((abs(rail.shunt_uv) for rail in self._seen if rail.counted), default=0) // STEP_UV
 
     @property
     def resets(self) -> int:

@@ -8,6 +8,7 @@ stands in where there is no package. A failed reading is no reading.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import POWERCAP, Count, MeterError, MeterSettings, sysfs
 from paceline_agent.meters.counting import POWER_MAX_W, CounterSum, asleep_us
 from paceline_agent.meters.findings import Finding, Where, refused
-from paceline_agent.meters.rapl_zones import Zone, find_domains
+from paceline_agent.meters.rapl_zones import Domain, Zone, find_domains
 
 UPDATE_US = 1_000  # the processor moves its counters about once a millisecond
+STILL_S = 0.05
 TWIN_UJ = 2 * POWER_MAX_W * UPDATE_US  # by so much may one counter seem to differ from itself, read a moment later
 
 
@@ -129,7 +131,21 @@ def find(where: Where) -> list[Finding]:
     about = "the processor's own counters: packages without memory and board"
     extra = [kind for kind in ("dram", "psys") if _has(root, kind)]
     todo = f"meter.domains can choose {' and '.join(extra)} too" if extra else ""
+    if _stands_still(domains):
+        about += "; it stood still while this was looked at: frozen"
+        todo = "compare it with another meter or a load (`meter selftest`): joules of a frozen counter are 0"
     return [Finding("meter", "rapl", name, True, about, todo)]
+
+
+def _stands_still(domains: Sequence[Domain]) -> bool:
+    """Return whether no counter moves, which moves once a millisecond even when nothing is done."""
+    zones = [zone for domain in domains for zone in domain.zones]
+    before = [_count_uj(zone) for zone in zones]
+    end_s = time.monotonic() + STILL_S
+    while time.monotonic() < end_s:
+        if [_count_uj(zone) for zone in zones] != before:
+            return False
+    return True
 
 
 def _has(root: Path, kind: str) -> bool:

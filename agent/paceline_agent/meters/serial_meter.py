@@ -48,6 +48,11 @@ class SerialMeter:
         return self._speech.ident
 
     @property
+    def steps(self) -> int:
+        """Return how many steps of its converter the channel shows that shows most; 0 where that is not known."""
+        return self._speech.steps
+
+    @property
     def health(self) -> Health:
         """Return what went wrong so far."""
         return self._speech.stream.health if self._speech.stream is not None else Health()
@@ -181,6 +186,7 @@ class Frames:
         self.trouble = ""
         self.notes: deque[str] = deque(maxlen=NOTES)  # TEXT for a person
         self._notes_left, self._note_us = NOTES, 0
+        self.steps = 0
         self._energies: tuple[int, ...] = ()  # the counters of the last reading, and their sum without wraps
         self._energy_nj = 0
 
@@ -271,6 +277,7 @@ class Frames:
             )
             self.stream.add(energy)
             return True
+        self.steps = max(abs(count[-1]) for count in counts)  # of a pair, the current
         powers = [_power_uw(channel, count) for channel, count in zip(channels, counts, strict=True)]
         offset_uw = sum(
             channel.offset_uw + abs(power) * channel.gain_ppm // 1_000_000 + _step_uw(channel, count)
@@ -280,8 +287,10 @@ class Frames:
         return True
 
     def _count(self, channels: list[frames.Channel], counts: tuple[int, ...]) -> None:
+        self.steps = 0
         for channel, count, last in zip(channels, counts, self._energies or counts, strict=True):
             step = (count - last + (1 << 63)) % (1 << 64) - (1 << 63)  # a counter may wrap, and go back
+            self.steps = max(self.steps, abs(step))
             self._energy_nj += step * channel.lsb
         self._energies = counts
 
@@ -293,6 +302,7 @@ class Lines:
     trouble = ""
 
     def __init__(self, settings: MeterSettings, delay_us: int) -> None:
+        self.steps = 0  # nor is a line's last digit a step
         self.notes: deque[str] = deque()  # they have no words for a person
         self.expects = f"a line of {settings.format} with {', '.join(settings.channels)}"
         self.parser = LineParser(settings.format, settings.channels)
