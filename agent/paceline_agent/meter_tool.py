@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -28,6 +28,7 @@ from paceline_agent.meters.findings import scan as ask
 from paceline_agent.meters.rail import Rail
 from paceline_agent.meters.replay import Miss, Recorder, read_trace
 from paceline_agent.probing import Watched, doubts
+from paceline_agent.rail_joules import RailJoules
 from paceline_agent.sampled import MeterWindow, SampledMeter, chosen, opened
 
 
@@ -48,10 +49,13 @@ def watch(arguments: argparse.Namespace, talk: Talk) -> int:
     """Show rails and the window so far, until told to stop."""
     with ExitStack() as life:
         stop = life.enter_context(_until(arguments.seconds))
-        meter = life.enter_context(opened(_settings(arguments), {}))
+        tally = RailJoules()
+        meter = life.enter_context(opened(_settings(arguments), {}, [tally]))
+        tally.meter = meter
         window = meter.window()
         table = _Table()
         with window:
+            tally.begin()
             rhythm = ""
             while not stop(arguments.every):
                 if meter.trouble:
@@ -61,10 +65,10 @@ def watch(arguments: argparse.Namespace, talk: Talk) -> int:
                 if rhythm != (rhythm := _rhythm(meter)):
                     talk.info(f"{meter.source}: {rhythm}", event="period")
                 if arguments.json:
-                    plain = _plain_rails(meter.rails()) | window.so_far().plain() | _plain_rhythm(meter)
+                    plain = _plain_rails(meter.rails(), tally.joules()) | window.so_far().plain() | _plain_rhythm(meter)
                     _print_json("paceline-watch-1", plain)
                 else:
-                    table.show(meter.rails(), window.so_far())
+                    table.show(meter.rails(), tally.joules(), window.so_far())
         _show_result(window.result, arguments.json)
     return 0
 
@@ -232,7 +236,7 @@ class _Table:
     def __init__(self) -> None:
         self._height = 0
 
-    def show(self, rails: Sequence[Rail], so_far: Measurement) -> None:
+    def show(self, rails: Sequence[Rail], joules: Mapping[str, float], so_far: Measurement) -> None:
         """Print the next picture."""
         if self._height and sys.stdout.isatty():
             print(f"\x1b[{self._height}A\x1b[J", end="")
@@ -241,7 +245,8 @@ class _Table:
             rows = []
         for rail in rails:
             values = (rail.voltage_uv, rail.current_ua, rail.power_uw)
-            rows.append(f"{rail.name[:23]:24}" + "".join(f"{_milli(value):>10}" for value in values))
+            cells = "".join(f"{_milli(value):>10}" for value in values)
+            rows.append(f"{rail.name[:23]:24}{cells}{_number(joules.get(rail.name)):>12}")
         rows.append(
             f"{so_far.source[-23:]:24}{'':20}{_number(so_far.power_w):>10}{_number(so_far.energy_j):>12}"
             f"{so_far.coverage * 100:>9.1f}%"
@@ -270,12 +275,12 @@ def _show_result(result: Measurement, as_json: bool) -> None:
     )
 
 
-def _plain_rails(rails: Sequence[Rail]) -> dict[str, object]:
+def _plain_rails(rails: Sequence[Rail], joules: Mapping[str, float]) -> dict[str, object]:
     return {
         "rails": [
             {
                 "name": rail.name, "volts": _si(rail.voltage_uv), "amps": _si(rail.current_ua),
-                "watts": _si(rail.power_uw),
+                "watts": _si(rail.power_uw), "joules": joules.get(rail.name),
             }
             for rail in rails
         ]

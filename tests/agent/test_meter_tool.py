@@ -128,14 +128,17 @@ def test_watch_shows_rails_and_the_whole(tmp_path: Path, capsys: Captured) -> No
     assert call(*words) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["volts", "amps", "watts", "joules", "coverage"]
-    assert rows[0].split() == ["VDD_IN", "5.000", "0.200", "1.000"]
+    assert rows[0].split()[:4] == ["VDD_IN", "5.000", "0.200", "1.000"]
+    assert abs(float(rows[-3].split()[-1]) - float(rows[-2].split()[-2])) < 0.05, "the only rail takes all joules"
     assert rows[-1].startswith("hwmon/ina3221/VDD_IN (measured): 0.")
 
     assert call(*words, "--json") == 0
     *lines, result = map(json.loads, capsys.readouterr().out.splitlines())
     assert {line["schema"] for line in lines} == {"paceline-watch-1"}
     assert (lines[-1]["period_s"], lines[-1]["period_why"]) == (0.01, "set")
-    assert lines[-1]["rails"] == [{"name": "VDD_IN", "volts": 5.0, "amps": 0.2, "watts": 1.0}]
+    (rail,) = lines[-1]["rails"]
+    assert rail.pop("joules") == pytest.approx(lines[-1]["energy_j"], abs=0.05)
+    assert rail == {"name": "VDD_IN", "volts": 5.0, "amps": 0.2, "watts": 1.0}
     assert result["schema"] == "paceline-measurement-1"
     assert result["power_w"] == pytest.approx(1.0)
     assert 0 < result["coverage"] <= 1

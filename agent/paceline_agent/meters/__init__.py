@@ -81,7 +81,7 @@ class MeterSettings:
     bus: int | str = 1  # number of /dev/i2c-N, or a path; 1 is on the pin header of a Raspberry Pi
     address: Annotated[int, Bounds(ge=0x40, le=0x4F)] = 0x40
     shunt_ohm: Annotated[float, Bounds(ge=1e-4, le=100)] | None = None  # R100 on the resistor is 0.1
-    shunt_tolerance_percent: Annotated[float, Bounds(ge=0, le=20)] = 1.0  # the resistor's; part of the error bound
+    shunt_tolerance_percent: Annotated[float, Bounds(ge=0, le=20)] = 1.0  # the resistor's; part of the bound; hwmon too
     range_mv: Literal[40, 80, 160, 320] = 320  # ina219: shunt voltage at full scale
     average: int | None = None  # samples a reading: ina219 128 of up to 128, ina3221 1 of up to 1024
     shortest_round_s: Annotated[float, Bounds(gt=0, le=1e6)] | None = None  # to judge an ina3221's average above 1
@@ -133,7 +133,8 @@ def _check_chips(settings: MeterSettings) -> None:
         "rails",
     )
     if settings.source not in CHIPS:
-        if named := [key for key in mine if getattr(settings, key) != plain[key].default]:
+        others = [key for key in mine if settings.source != "hwmon" or key != "shunt_tolerance_percent"]
+        if named := [key for key in others if getattr(settings, key) != plain[key].default]:
             raise ValueError(f'meter.{named[0]} belongs to source = "ina219" or "ina3221"; set one, or remove it')
         return
     rails = settings.rails or (RailSettings(),)

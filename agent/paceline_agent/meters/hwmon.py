@@ -22,7 +22,6 @@ from paceline_agent.meters.rail import Rail
 
 UPDATE_US = 1_000  # no joule counter of a chip is known to move faster
 UPDATE_MOST_US = 10_000_000  # whatever a driver claims
-SHUNT_PPM = 10_000  # tolerance of a usual shunt; the kernel does not know it
 DEFAULT_SHUNT_UOHM = 10_000  # what drivers assume when nobody has told them
 
 
@@ -97,7 +96,8 @@ class Hwmon:
             flags += ("negative",)
         if any(map(_is_saturated, self._rails, rails, self._shunts)):
             flags += ("saturated",)
-        error_uw = sum(map(_error_uw, self._rails, rails, self._shunts))
+        tolerance_ppm = round(self._settings.shunt_tolerance_percent * 10_000)
+        error_uw = sum(_error_uw(*each, tolerance_ppm) for each in zip(self._rails, rails, self._shunts, strict=True))
         return [Reading(t_us, t_us, power_uw, error_uw, flags)]
 
     @property
@@ -229,8 +229,8 @@ def _is_saturated(files: RailFiles, seen: Rail, shunt_uohm: int) -> bool:
     return (abs(seen.current_ua) + resolution_ua) * shunt_uohm >= accuracy.full_scale_uv * 1_000_000
 
 
-def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int) -> int:
-    """Return the instrument's bound: resolution of the files, the chip's maxima, the shunt's usual tolerance.
+def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int, tolerance_ppm: int) -> int:
+    """Return the instrument's bound: resolution of the files, the chip's maxima, the shunt's tolerance.
 
     For a chip that is not in the table, or whose shunt is not told, it is the resolution alone.
     """
@@ -241,7 +241,7 @@ def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int) -> int:
     accuracy = ACCURACY.get(files.chip)
     if accuracy is not None:
         voltage_error_uv += accuracy.bus_offset_uv + voltage_uv * accuracy.bus_gain_ppm / 1e6
-        current_error_ua += current_ua * (accuracy.gain_ppm + SHUNT_PPM) / 1e6
+        current_error_ua += current_ua * (accuracy.gain_ppm + tolerance_ppm) / 1e6
         if shunt_uohm:
             current_error_ua += accuracy.offset_uv * 1e6 / shunt_uohm
             current_error_ua += current_ua * abs(_scale_ppm(files, shunt_uohm)) / 1e6
