@@ -14,10 +14,10 @@ from collections import deque
 from dataclasses import dataclass
 
 USUAL_US = 100_000  # ten readings a second see a round, not a step
-LEAST_US = 10_000
+LEAST_US = 20_000  # three shorter ones are soon over while others have the processor, and would look like a gap
 COUNTER_MOST_US = 1_000_000  # a counter of a processor or a chip is read at least so often: resets are told early
 MOST_US = 60_000_000
-CPU_SHARE = 0.005  # of a processor for reading; as much again is left for who integrates: a hundredth in all
+CPU_SHARE = 0.004  # of a processor for reading; who integrates takes about as much: below a hundredth in all
 BUS_SHARE = 0.1  # of the time for waiting on the bus: others want it too
 READINGS = 200
 WINDOWS = 8  # so many last windows are looked at; the shortest of them counts

@@ -38,15 +38,15 @@ def after(rhythm: Rhythm, *windows_us: int, counter: bool = False, cpu_us: float
     ("rhythm", "windows_us", "counter", "cpu_us", "bus_us", "period_us"),
     [
         (Rhythm(), (), False, 0, 0, 100_000),
-        (Rhythm(), (4_000_000,), False, 0, 0, 20_000),
-        (Rhythm(), (4_000_000, 60_000_000), False, 0, 0, 20_000),
-        (Rhythm(), (100_000,), False, 0, 0, 10_000),
+        (Rhythm(), (8_000_000,), False, 0, 0, 40_000),
+        (Rhythm(), (8_000_000, 60_000_000), False, 0, 0, 40_000),
+        (Rhythm(), (100_000,), False, 0, 0, 20_000),
         (Rhythm(), (600_000_000,), False, 0, 0, 100_000),
         (Rhythm(), (100_000_000,), True, 0, 0, 500_000),
         (Rhythm(), (900_000_000,), True, 0, 0, 1_000_000),
         (Rhythm(update_us=35_000), (4_000_000,), False, 0, 0, 35_000),
         (Rhythm(update_us=360_000), (), False, 0, 0, 360_000),
-        (Rhythm(), (), False, 2_000, 0, 400_000),
+        (Rhythm(), (), False, 2_000, 0, 500_000),
         (Rhythm(), (4_000_000,), False, 0, 5_000, 50_000),
         (Rhythm(longest_us=16_000), (900_000_000,), True, 0, 0, 16_000),
         (Rhythm(68_632, 68_632, is_fixed=True), (100_000,), False, 9_000, 9_000, 68_632),
@@ -87,7 +87,7 @@ def test_whatever_comes_the_costs_and_the_limits_are_held(
 
 def test_a_window_that_was_one_of_the_last_is_forgotten_after_others() -> None:
     cadence = after(Rhythm(), 2_000_000)
-    assert cadence.period_us == 10_000
+    assert cadence.period_us == 20_000
     for _ in range(c.WINDOWS):
         cadence.window(10_000_000)
     assert cadence.period_us == 50_000
@@ -137,7 +137,7 @@ def test_a_change_of_period_is_told_among_the_readings_and_makes_no_gap(scattere
     finally:
         thread.stop()
     told = thread_told(thread)
-    assert [pace.period_us for pace in told if isinstance(pace, Pace)] == [10_000, 60_000]
+    assert [pace.period_us for pace in told if isinstance(pace, Pace)] == [20_000, 60_000]
     integrator = EnergyIntegrator(400_000)
     for each in told:
         if isinstance(each, Pace):
