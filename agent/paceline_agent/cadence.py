@@ -104,7 +104,7 @@ class Cadence:
                 want_us, why = floor_us, reason
         if want_us > rhythm.longest_us:
             want_us, why = rhythm.longest_us, "longer, and the source could lose something"
-        return min(max(want_us, LEAST_US), MOST_US), why
+        return min(max(want_us, LEAST_US), rhythm.longest_us, MOST_US), why
 
 
 def rhythm_of(meter: object) -> Rhythm:

@@ -35,8 +35,9 @@ from paceline_agent.joules import Joules
 from paceline_agent.meters import MeterError, MeterSettings, Reading, open_source
 from paceline_agent.meters import serial_frames as f
 from paceline_agent.meters.findings import Where
-from paceline_agent.meters.serial_meter import NOTES, SerialMeter, find
+from paceline_agent.meters.serial_meter import NOTES, SerialMeter
 from paceline_agent.meters.serial_port import lasting_name, ports_here
+from paceline_agent.meters.serial_scan import find
 
 from .serial_peer import HIGH_UW, LOW_UW, Script, truth_uj
 

@@ -18,7 +18,11 @@ from paceline_agent.meters import SOURCES, MeterError
 PREFERRED = ("hwmon", "ina3221", "ina219", "serial", "power_supply", "rapl")
 
 
-PLACES = ("paceline_agent.meters.chips", "paceline_agent.meters.ports")  # asked too, though they are no sources
+PLACES = (
+    "paceline_agent.meters.chips",
+    "paceline_agent.meters.ports",
+    "paceline_agent.meters.serial_scan",
+)  # asked too, though they are no sources
 Kind = Literal["meter", "rail", "bus", "port"]  # rail: usable, but only a user knows of what it is a part
 KINDS = get_args(Kind)
 
