@@ -20,6 +20,7 @@ from paceline import machine as m
 from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
+from paceline_agent.counter_edges import CounterEdges
 from paceline_agent.frozen import WATCHED, Frozen
 from paceline_agent.ledger import FLAGS, Edge, Ledger, Split, Tally
 from paceline_agent.measuring import Scatter, Spread
@@ -48,6 +49,7 @@ class Joules:
         self._edge_uj = 0  # how far energy may be off where a window is cut
         self._spread: Spread | None = Spread()  # None: nothing lies between readings
         self._scatters: deque[tuple[int, Scatter]] = deque(maxlen=KNOTS)  # from when on, and what
+        self._counts = CounterEdges(KNOTS)
         self._is_points = self._is_counter = False
         self._frozen = Frozen() if settings.source in WATCHED else None
         self._idle: Ledger | None = None
@@ -175,6 +177,7 @@ class Joules:
                 self._edge_uj = max(self._edge_uj, edge_uj)
                 if isinstance(reading, Count):
                     self._is_counter = True
+                    self._counts.add(reading)
                     self._integrator.add_counter(reading.t_us, reading.count_uj)
                 elif reading.t0_us < reading.t1_us:
                     self._integrator.add_interval(reading.t0_us, reading.t1_us, reading.power_uw, reading.error_uw)
@@ -250,6 +253,8 @@ class Joules:
             with suppress(LookupError):  # so long ago that its joules are unknown anyway
                 energy = self._integrator.window(t_us, final_us)
         between_uj = energy.edge_uj if energy is not None else 0
+        if self._is_counter:
+            between_uj = self._counts.between_uj(t_us, between_uj)
         return Edge(self._edge_uj + (0 if self._is_points else between_uj), self._edge_uj + between_uj)
 
     def _window(self, t0_us: int, t1_us: int) -> Energy | None:
