@@ -2,9 +2,10 @@
 """How often a source is read: what it can do, what a reading costs, and what the windows need. Knows no thread.
 
 A period that the user has set stands. Without one a window is to hold READINGS readings, so that what its two edges
-hide is a hundredth of it; no shorter than the source has news or than its costs allow, which win over all else. Power
-between two readings is not known, so no source of power is read less often than usual for the sake of a long window;
-a counter loses nothing meanwhile. When in a period it is read is drawn anew each time (`meters.SCATTERED`).
+hide is a hundredth of it; no shorter than the source has news, nor than its costs allow, which may make it COSTLY times
+the usual one. Power between two readings is not known, so no source of power is read less often than usual for the
+sake of a long window; a counter loses nothing meanwhile. When in a period it is read is drawn anew each time
+(`meters.SCATTERED`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ READINGS = 200
 WINDOWS = 8  # so many last windows are looked at; the shortest of them counts
 BLOCK = 20  # readings over which costs are measured
 MANY = 10_000  # polls without them
+COSTLY = 4  # times the usual period are the most that costs may make of it: slower would see no round any more
 CHANGE = 1.25  # a period that is nearer to the present one changes nothing
 
 
@@ -94,10 +96,11 @@ class Cadence:
             want_us = min(most_us, max(LEAST_US, shortest_us // READINGS))
             if want_us != rhythm.usual_us:
                 why = f"{READINGS} readings in a window of {shortest_us / 1e6:.3g} s, {LEAST_US // 1000} ms at least"
+        most_us = COSTLY * rhythm.usual_us
         floors = (
+            (min(most_us, round(self._cpu_us / CPU_SHARE)), f"a reading takes {self._cpu_us:.0f} us of a processor"),
+            (min(most_us, round(self._bus_us / BUS_SHARE)), f"a reading takes {self._bus_us:.0f} us"),
             (rhythm.update_us, "the source has nothing new sooner"),
-            (round(self._cpu_us / CPU_SHARE), f"a reading takes {self._cpu_us:.0f} us of a processor"),
-            (round(self._bus_us / BUS_SHARE), f"a reading takes {self._bus_us:.0f} us"),
         )
         for floor_us, reason in floors:
             if floor_us > want_us:

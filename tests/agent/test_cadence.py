@@ -46,7 +46,8 @@ def after(rhythm: Rhythm, *windows_us: int, counter: bool = False, cpu_us: float
         (Rhythm(), (900_000_000,), True, 0, 0, 1_000_000),
         (Rhythm(update_us=35_000), (4_000_000,), False, 0, 0, 35_000),
         (Rhythm(update_us=360_000), (), False, 0, 0, 360_000),
-        (Rhythm(), (), False, 2_000, 0, 500_000),
+        (Rhythm(), (), False, 1_200, 0, 300_000),
+        (Rhythm(), (), False, 9_000, 90_000, 400_000),
         (Rhythm(), (4_000_000,), False, 0, 5_000, 50_000),
         (Rhythm(longest_us=16_000), (900_000_000,), True, 0, 0, 16_000),
         (Rhythm(68_632, 68_632, is_fixed=True), (100_000,), False, 9_000, 9_000, 68_632),
@@ -55,6 +56,7 @@ def after(rhythm: Rhythm, *windows_us: int, counter: bool = False, cpu_us: float
         "nothing is known", "a short window wants more", "the shortest one counts", "but not without end",
         "a long window wants no fewer of power", "of a counter it does", "and that has an end",
         "no sooner than the source has news", "a slow source is read slowly", "a processor costs more than is wanted",
+        "costs have an end",
         "so does a bus", "never so slowly that a counter could wrap twice", "a source with a pace of its own keeps it",
     ],
 )  # fmt: skip
@@ -81,7 +83,7 @@ def test_whatever_comes_the_costs_and_the_limits_are_held(
 ) -> None:
     cadence = after(Rhythm(update_us), *windows_us, counter=counter, cpu_us=cpu_us)
     assert c.LEAST_US <= cadence.period_us <= c.MOST_US
-    floor_us = max(update_us, cpu_us / c.CPU_SHARE)
+    floor_us = max(update_us, min(cpu_us / c.CPU_SHARE, c.COSTLY * c.USUAL_US))
     assert cadence.period_us * c.CHANGE >= min(floor_us, c.MOST_US) - 1
 
 
