@@ -27,6 +27,7 @@ from paceline.version import VERSION
 from paceline_agent import channel
 from paceline_agent.child import TrainerChild
 from paceline_agent.config import AgentConfig
+from paceline_agent.idle import Idle, seconds_of
 from paceline_agent.joules import Joules
 from paceline_agent.kept import Shelf
 from paceline_agent.link import AgentLink, Arrival
@@ -52,7 +53,7 @@ class Agent:
         self._status: int | None = None
         self._load: wire.Load | None = None
         self._watched: int | None = None
-        self._trouble = ""
+        self._trouble, self._doubted = "", False
 
     def stop(self, reason: str) -> None:
         """End in order: goodbye, trainer, meter."""
@@ -68,6 +69,7 @@ class Agent:
             self._trainer = TrainerChild(state_dir, self._config.trainer.server)
             life.callback(self._trainer.close)
             self._joules = life.enter_context(Joules(self._config.meter))
+            self._idle = Idle(self._joules, seconds_of(self._config.meter), self._talk)
             self._link = AgentLink(self._config.host.endpoint, keys, host_key)
             life.callback(lambda: self._link.close(GOODBYE_S if self._said_bye else 0.0))
             self._said_bye = False
@@ -82,7 +84,8 @@ class Agent:
             life.callback(self._shelf.close)
             left = self._shelf.load(self._trainer.update_path)
             self._machine = m.AgentMachine(identity, lambda: secrets.randbits(64) or 1, left)
-            self._talk(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}")
+            rhythm = f", {self._joules.rhythm}" if self._joules.rhythm else ""
+            self._talk(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}{rhythm}")
             self._do(self._machine.restart(_now_s()))
             while self._status is None and not self._stopping:
                 self._turn()
@@ -160,21 +163,21 @@ class Agent:
         except (PacelineError, OSError) as error:
             self._lose_trainer(str(error))
             return
-        self._step(
-            m.TrainerReady(
-                message.manifest_digest,
-                message.model_bytes,
-                message.samples,
-                message.data_label,
-                self._trainer_pid,
-                message.inbox_bytes,
-            )
+        ready = m.TrainerReady(
+            message.manifest_digest,
+            message.model_bytes,
+            message.samples,
+            message.data_label,
+            self._trainer_pid,
+            inbox_bytes=message.inbox_bytes,
         )
+        self._step_if(self._idle.ready(ready, self._load is None or self._load.idle_baseline, _now_us()))
 
     def _lose_trainer(self, why: str) -> None:
         if self._watched is not None:
             self._link.unwatch(self._watched)
             self._watched = None
+        self._idle.drop()
         how = why or self._trainer.bury()
         if why:
             self._trainer.close()
@@ -183,6 +186,14 @@ class Agent:
         self._step(m.TrainerGone(how))
 
     def _mind_the_meter(self) -> None:
+        for text in self._joules.said():
+            self._talk(f"the meter says: {text}", event="meter")
+        if bool(self._joules.doubt) != self._doubted:
+            self._doubted = not self._doubted
+            if self._doubted:
+                self._talk.warning(f"meter {self._joules.source}: {self._joules.doubt}", event="meter")
+            else:
+                self._talk("meter: its value moves again", event="meter")
         if self._joules.trouble != self._trouble:
             self._trouble = self._joules.trouble
             if self._trouble:
@@ -193,9 +204,14 @@ class Agent:
     def _settle_joules(self) -> None:
         for event in self._joules.settled():
             self._step(event)
+        self._step_if(self._idle.turn(_now_us()))
 
     def _step(self, event: m.Event) -> None:
         self._do(self._machine.step(event, _now_s()))
+
+    def _step_if(self, event: m.Event | None) -> None:
+        if event is not None:
+            self._step(event)
 
     # Actions --------------------------------------------------------------------------------------------------------
 
@@ -218,6 +234,7 @@ class Agent:
 
     def _start_trainer(self, action: m.StartTrainer) -> None:
         load = self._load = action.load
+        self._idle.drop()
         try:
             self._trainer.start()
         except OSError as error:

@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 
@@ -19,10 +20,14 @@ from paceline import machine as m
 from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
-from paceline_agent.ledger import Ledger, Split, Tally
-from paceline_agent.metering import MeterThread
+from paceline_agent.counter_edges import CounterEdges
+from paceline_agent.frozen import WATCHED, Frozen
+from paceline_agent.ledger import FLAGS, Edge, Ledger, Split, Tally
+from paceline_agent.measuring import Scatter, Spread
+from paceline_agent.metering import MeterThread, Pace
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterSettings, Reading, open_source
 
+KNOTS = 1024  # readings that are remembered
 FLAGGED = 256  # stretches of flagged readings that are remembered
 
 
@@ -42,6 +47,14 @@ class Joules:
         self._integrator: EnergyIntegrator | None = None
         self._flagged: deque[tuple[int, int, tuple[str, ...]]] = deque(maxlen=FLAGGED)  # from, to, what
         self._edge_uj = 0  # how far energy may be off where a window is cut
+        self._spread: Spread | None = Spread()  # None: nothing lies between readings
+        self._scatters: deque[tuple[int, Scatter]] = deque(maxlen=KNOTS)  # from when on, and what
+        self._counts = CounterEdges(KNOTS)
+        self._is_points = self._is_counter = False
+        self._frozen = Frozen() if settings.source in WATCHED else None
+        self._idle: Ledger | None = None
+        self.idle: Tally | None = None  # what `measure_idle` has found
+        self._active_us: int | None = None  # since when it computes
         self._lone_pipe: tuple[int, int] | None = None
         self._is_news = True  # since the last `settled`: a reading or a question; else nothing can have become final
 
@@ -52,11 +65,13 @@ class Joules:
             return self
         self.source = meter.source
         self._meter = meter
-        self._integrator = EnergyIntegrator(self._settings.period_ms * 1000, knots=1024)
-        name = self._settings.source
+        name, set_ms = self._settings.source, self._settings.period_ms
         self._thread = MeterThread(
-            meter, self._settings.period_ms / 1000, instant=name in INSTANT, scattered=name in SCATTERED
+            meter, None if set_ms is None else set_ms / 1000, instant=name in INSTANT, scattered=name in SCATTERED
         )
+        self._spread = None if name in INSTANT else self._spread
+        self._period_us = self._thread.cadence.period_us
+        self._integrator = EnergyIntegrator(self._period_us, KNOTS)
         return self
 
     def __exit__(
@@ -75,14 +90,39 @@ class Joules:
         return self._lone_pipe[0]
 
     @property
+    def rhythm(self) -> str:
+        """How often the meter is read, and why; "" without one."""
+        if self._thread is None:
+            return ""
+        return f"a reading each {self._thread.cadence.period_us / 1000:g} ms: {self._thread.cadence.why}"
+
+    @property
     def trouble(self) -> str:
         """Why there are no readings at present."""
         return self._thread.trouble if self._thread is not None else ""
+
+    @property
+    def doubt(self) -> str:
+        """Why its readings are not to be trusted."""
+        return str(self._frozen) if self._frozen is not None and self._frozen.is_frozen else ""
+
+    def said(self) -> list[str]:
+        """Return what the meter itself has said to a person since the last call."""
+        return self._thread.said() if self._thread is not None else []
 
     def activity(self, t_us: int, active: bool) -> None:
         """Computing began or ended. At its end a reading is taken at once, so that the window can be closed."""
         if self._thread is not None:
             self._meter.activity(t_us, active)
+            if self._frozen is not None:
+                self.drain()  # what was read before belongs there
+            if self._frozen is not None and self._frozen.edge(t_us, active):
+                self._flagged.append((self._frozen.since_us, t_us, ("frozen",)))  # what is not settled yet
+            if active:
+                self._active_us = t_us
+            elif self._active_us is not None:
+                self._thread.needs(t_us - self._active_us)
+                self._active_us = None
             if not active:
                 self._thread.read_now()
                 self.drain()
@@ -113,37 +153,62 @@ class Joules:
             self._ledger.ask(t_us, (run, round_))
             self._is_news = True
 
+    def measure_idle(self, t0_us: int, t1_us: int) -> None:
+        """Have the joules of a time in which nothing is done found; they are in `idle` when they are final."""
+        self._idle = Ledger(t0_us)
+        self._idle.ask(t1_us, None)
+        self._is_news = True
+
     def drain(self) -> None:
         """Take the readings that have come."""
         if self._thread is None or self._integrator is None:
             return
         self._is_news = True
         for reading in self._thread.drain():
+            if isinstance(reading, Pace):
+                self._period_us = reading.period_us
+                self._integrator.set_period(reading.period_us)
+                continue
+            if self._frozen is not None and self._frozen.seen(reading, getattr(self._meter, "steps", 0)):
+                reading = replace(reading, flags=(*reading.flags, "frozen"))
             self._note(reading)
             try:
                 edge_uj = reading.error_uj if isinstance(reading, Count) else reading.edge_uj
                 self._edge_uj = max(self._edge_uj, edge_uj)
                 if isinstance(reading, Count):
+                    self._is_counter = True
+                    self._counts.add(reading)
                     self._integrator.add_counter(reading.t_us, reading.count_uj)
                 elif reading.t0_us < reading.t1_us:
                     self._integrator.add_interval(reading.t0_us, reading.t1_us, reading.power_uw, reading.error_uw)
                 else:
+                    self._is_points = True
                     self._integrator.add_point(reading.t1_us, reading.power_uw, reading.error_uw)
             except CoreError:
                 continue  # not after the last reading: nothing new is known
+            if self._spread is not None and isinstance(reading, Reading):
+                fresh = self._spread.add(reading)
+                if fresh is not None:
+                    self._scatters.append(fresh)
 
     def settled(self) -> list[m.Event]:
         """Return the answers that have become final."""
         if not self._is_news:
             return []
         self._is_news = False
+        if self._idle is not None and self._integrator is not None:
+            final_us = _now_us() if self._is_down() else self._integrator.final_us or 0
+            for _, split in self._idle.settle(final_us, self._window):
+                self._idle, self.idle = None, split.total
         if self._ledger is None:
             return [m.Measured(lease, None, None, self.source, 1) for lease in self._take_measuring()]
         if self._integrator is None:
             answers = self._ledger.settle(_now_us(), None)
         else:
             final_us = self._integrator.final_us or 0
-            answers = self._ledger.settle(_now_us() if self._is_down() else final_us, self._window, self._edge_uj)
+            until_us = _now_us() if self._is_down() else final_us
+            scatter = None if self._spread is None else self._scatter
+            answers = self._ledger.settle(until_us, self._window, self._edge, scatter)
         events: list[m.Event] = []
         for lease in self._take_measuring():
             tally = self._ledger.computed(lease)
@@ -151,8 +216,46 @@ class Joules:
                 self._measuring.append(lease)
             else:
                 bound_uj = None if tally.energy_uj is None else tally.bound_uj
-                events.append(m.Measured(lease, tally.energy_uj, bound_uj, self.source, tally.flags))
-        return events + [m.SplitMeasured(_message(key, split, self.source)) for key, split in answers]
+                flags = tally.flags | (FLAGS["estimated"] if tally.is_estimated else 0)
+                sampling_uj = self._sampling_uj(tally)
+                events.append(m.Measured(lease, tally.energy_uj, bound_uj, self.source, flags, sampling_uj))
+        return events + [
+            m.SplitMeasured(_message(key, split, self.source, self._sampling_uj(split.total))) for key, split in answers
+        ]
+
+    def _sampling_uj(self, tally: Tally) -> int | None:
+        """Return the 95 % half-width; of counters and of intervals that leave nothing out it is 0."""
+        if tally.energy_uj is None or self._integrator is None:
+            return None
+        if self._is_counter or self._spread is None or (not self._is_points and tally.scatter.weights == 0):
+            return 0
+        return tally.scatter.half_width_uj()
+
+    def _scatter(self, t0_us: int, t1_us: int) -> Scatter:
+        """Return what readings from t0_us up to t1_us, that one left out, say of sampling."""
+        out = Scatter()
+        for t_us, fresh in reversed(self._scatters):
+            if t_us < t0_us:
+                break
+            if t_us < t1_us:
+                out.add(fresh)
+        return out
+
+    def _edge(self, t_us: int) -> Edge:
+        """Return what an edge at t_us may put on the wrong side: what a count resolves, and what lies between readings.
+
+        A model is exact at every instant.
+        """
+        assert self._integrator is not None
+        energy = None
+        final_us = self._integrator.final_us
+        if self._spread is not None and final_us is not None and t_us < final_us:
+            with suppress(LookupError):  # so long ago that its joules are unknown anyway
+                energy = self._integrator.window(t_us, final_us)
+        between_uj = energy.edge_uj if energy is not None else 0
+        if self._is_counter:
+            between_uj = self._counts.between_uj(t_us, between_uj)
+        return Edge(self._edge_uj + (0 if self._is_points else between_uj), self._edge_uj + between_uj)
 
     def _window(self, t0_us: int, t1_us: int) -> Energy | None:
         assert self._integrator is not None
@@ -170,13 +273,14 @@ class Joules:
 
     def _note(self, reading: Reading | Count) -> None:
         """Keep the flags of a reading, so that windows can be given them; what goes on is kept as one."""
-        if not isinstance(reading, Reading) or not reading.flags:
+        if not reading.flags:
             return
+        t0_us, t1_us = (reading.t_us,) * 2 if isinstance(reading, Count) else (reading.t0_us, reading.t1_us)
         begin_us, end_us, flags = self._flagged[-1] if self._flagged else (0, 0, ())
-        if flags == reading.flags and reading.t0_us - end_us <= 3000 * self._settings.period_ms:
-            self._flagged[-1] = (begin_us, reading.t1_us, flags)
+        if flags == reading.flags and t0_us - end_us <= 3 * self._period_us:
+            self._flagged[-1] = (begin_us, t1_us, flags)
         else:
-            self._flagged.append((reading.t0_us, reading.t1_us, reading.flags))
+            self._flagged.append((t0_us, t1_us, reading.flags))
 
     def _is_down(self) -> bool:
         return self._thread is not None and self._thread.down
@@ -190,13 +294,14 @@ def _unknown(t0_us: int, t1_us: int) -> Energy:
     return Energy(None, t0_us, t1_us, 0, 0, 0, ("unknown",))
 
 
-def _message(key: object, split: Split, source: str) -> EnergyMessage:
+def _message(key: object, split: Split, source: str, sampling_uj: int | None) -> EnergyMessage:
     assert isinstance(key, tuple)
     run, round_ = key
     parts, total = split.parts_uj, split.total
     return EnergyMessage(
         1, 1, run, round_, parts["compute"], parts["wait"], parts["transfer"], parts["wasted"], parts["other"],
         total.energy_uj, _bound_uj(total), total.span_us, total.covered_us, source, total.flags,
+        sampling_uj, None if parts["compute"] is None else split.compute_split_uj, split.wait_us,
     )  # fmt: skip
 
 

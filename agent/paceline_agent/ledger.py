@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.energy import Energy
 from paceline.quick import quicken
+from paceline.wire import ENERGY_FLAGS
+from paceline_agent.measuring import Scatter
 
 CATEGORIES = ("compute", "wait", "transfer", "wasted", "other")
-# Bits of the flags that travel. saturated: there may have been more; overflow: only the chip's own arithmetic is void.
-FLAGS = {"unknown": 1, "gap": 2, "reset": 4, "saturated": 8, "overflow": 16, "negative": 32}
+FLAGS = ENERGY_FLAGS
+ESTIMATED = 0.1  # of the compute joules: when edges may have moved more, the split is an estimate (DECISIONS 31)
 
 LATE_US = 1_000_000  # the present is settled this far behind, so that an edge heard late still finds its own time
 VERDICTS = 4  # leases whose verdict may still come; a board holds one at a time
@@ -25,15 +27,36 @@ VERDICTS = 4  # leases whose verdict may still come; a board holds one at a time
 Window = Callable[[int, int], Energy | None]  # of an integrator
 
 
+@dataclass(frozen=True)
+class Edge:
+    """What one edge of a stretch may put on its wrong side."""
+
+    bound_uj: int = 0  # of that, what belongs to the instrument's bound
+    split_uj: int = 0  # all of it; between readings of an instant the rest belongs to sampling
+
+
 @dataclass
 class Tally:
     """Energy of some stretches of time; `energy_uj` None once any of it is unknown."""
 
     energy_uj: int | None = 0
-    bound_uj: int = 0
+    inner_uj: int = 0  # the instrument's bound, edges apart
+    edges_uj: int = 0  # what the edges add to it
+    split_uj: int = 0  # how much may belong to the neighbours
     span_us: int = 0
     covered_us: int = 0
     flags: int = 0
+    scatter: Scatter = field(default_factory=Scatter)
+
+    @property
+    def bound_uj(self) -> int:
+        """Return the worst case of the instrument, edges included."""
+        return self.inner_uj + self.edges_uj
+
+    @property
+    def is_estimated(self) -> bool:
+        """Return whether edges may have moved more than a tenth of it."""
+        return self.energy_uj is not None and self.split_uj > ESTIMATED * abs(self.energy_uj)
 
     def add(self, energy: Energy | None, span_us: int) -> None:
         """Count one more stretch; None: nothing is known of it."""
@@ -44,27 +67,40 @@ class Tally:
             return
         if self.energy_uj is not None:
             self.energy_uj += energy.energy_uj
-        self.bound_uj += energy.bound_uj
+        self.inner_uj += energy.bound_uj
         self.covered_us += energy.covered_us
         for flag in energy.flags:
             self.flags |= FLAGS.get(flag, 0)
+
+    def cut(self, edge: Edge) -> None:
+        """Count one edge."""
+        self.edges_uj += edge.bound_uj
+        self.split_uj += edge.split_uj
 
     def absorb(self, other: Tally) -> None:
         """Count what another tally has counted."""
         known = self.energy_uj is not None and other.energy_uj is not None
         self.energy_uj = (self.energy_uj or 0) + (other.energy_uj or 0) if known else None
-        self.bound_uj += other.bound_uj
+        self.inner_uj += other.inner_uj
+        self.edges_uj += other.edges_uj
+        self.split_uj += other.split_uj
         self.span_us += other.span_us
         self.covered_us += other.covered_us
         self.flags |= other.flags
+        self.scatter.add(other.scatter)
 
 
 @dataclass(frozen=True)
 class Split:
-    """The five categories since the window was opened, each None when unknown; they sum to `total` exactly."""
+    """The five categories since the window was opened, each None when unknown; they sum to `total` exactly.
+
+    What edges inside the window move is in no total: of the edges, its bound holds the first and the last one only.
+    """
 
     parts_uj: dict[str, int | None]
     total: Tally
+    compute_split_uj: int = 0  # how much of compute may belong to its neighbours
+    wait_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +127,7 @@ class Ledger:
         self._leases: dict[int, Tally] = {}  # compute whose verdict is not known yet
         self._void: set[int] = set()
         self._asked: deque[tuple[int, object]] = deque()
+        self._first, self._is_first = Edge(), True  # of the window
 
     def mark(self, t_us: int, category: str, lease: int = 0) -> None:
         """From t_us on time is spent on `category`, compute for a lease; no time after t_us keeps an older mark."""
@@ -118,11 +155,15 @@ class Ledger:
             return None
         return self._leases.get(lease) or Tally(None, flags=FLAGS["unknown"])
 
-    def settle(self, final_us: int, window: Window | None, edge_uj: int = 0) -> list[tuple[object, Split]]:
+    def settle(
+        self, final_us: int, window: Window | None, edge: Callable[[int], Edge] | None = None,
+        scatter: Callable[[int, int], Scatter] | None = None,
+    ) -> list[tuple[object, Split]]:  # fmt: skip
         """Attribute what can be up to final_us; return what was asked for. `window` None: there is no meter.
 
         That is all up to the last mark and up to what was asked for, and of the present what lies LATE_US back.
-        Each edge of a stretch may be off by edge_uj, which adds to the bounds on either side of it (DECISIONS 31).
+        `edge` tells what the edge at an instant may put on the wrong side: it adds to the bounds on either side of it
+        (DECISIONS 31). `scatter`: what readings from one instant up to another say of sampling.
         """
         answers: list[tuple[object, Split]] = []
         while True:
@@ -140,17 +181,28 @@ class Ledger:
                     return answers
                 tally = self._tally(segment)
                 tally.add(energy, stop_us - self._settled_us)
-                tally.bound_uj += 2 * edge_uj if self._settled_us == segment.begin_us else 0
+                if scatter is not None:
+                    tally.scatter.add(scatter(self._settled_us, stop_us))
+                if edge is not None and self._settled_us == segment.begin_us:
+                    tally.cut(begin := edge(segment.begin_us))
+                    self._first = begin if self._is_first else self._first
+                    self._is_first = False
                 self._settled_us = stop_us
-            if self._asked and self._asked[0][0] <= self._settled_us:
-                answers.append((self._asked.popleft()[1], self.split()))
-            elif end_us is not None and end_us <= self._settled_us:
+            if end_us is not None and end_us <= self._settled_us:
+                if edge is not None and segment.begin_us < end_us:
+                    self._tally(segment).cut(edge(end_us))
                 self._segments.popleft()
+            elif self._asked and self._asked[0][0] <= self._settled_us:
+                last = edge(self._settled_us) if edge is not None else None
+                answers.append((self._asked.popleft()[1], self.split(last)))
             else:
                 return answers
 
-    def split(self) -> Split:
-        """Return the split of what is settled. A category on which no time was spent took 0 joules, meter or not."""
+    def split(self, last: Edge | None = None) -> Split:
+        """Return the split of what is settled, with the present as its `last` edge.
+
+        A category on which no time was spent took 0 joules, meter or not.
+        """
         parts, compute = self._settled.copy(), Tally()
         for tally in (parts["compute"], *self._leases.values()):
             compute.absorb(tally)
@@ -158,7 +210,12 @@ class Ledger:
         total = Tally()
         for tally in parts.values():
             total.absorb(tally)
-        return Split({category: tally.energy_uj for category, tally in parts.items()}, total)
+        total.edges_uj = self._first.bound_uj + (last.bound_uj if last is not None else 0)
+        compute = parts["compute"]
+        if compute.is_estimated:
+            total.flags |= FLAGS["estimated"]
+        known = {category: tally.energy_uj for category, tally in parts.items()}
+        return Split(known, total, compute.split_uj, parts["wait"].span_us)
 
     def _tally(self, segment: _Segment) -> Tally:
         if segment.category != "compute":

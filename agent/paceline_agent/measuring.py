@@ -79,6 +79,28 @@ class Measurement:
         }  # fmt: skip
 
 
+@dataclass
+class Scatter:
+    """What readings say of the uncertainty of sampling; of several stretches of time it adds up."""
+
+    squares: float = 0.0  # W^2: estimates of the variance of one reading, summed ...
+    count: int = 0  # ... and their number
+    weights: float = 0.0  # s^2: time that each reading stands for, squared
+
+    def add(self, other: Scatter) -> None:
+        """Take what another stretch says."""
+        self.squares += other.squares
+        self.count += other.count
+        self.weights += other.weights
+
+    def half_width_uj(self) -> int | None:
+        """Return the 95 % half-width, None while too few readings tell of it."""
+        if self.count == 0:
+            return None
+        student = STUDENT[self.count - 1] if self.count <= len(STUDENT) else 1.96 + 2.7 / self.count
+        return round(SLACK * student * math.sqrt(self.squares / self.count * self.weights) * 1e6)
+
+
 class Spread:
     """How far sampling may lead astray, from how far each reading lies off the line through its neighbours.
 
@@ -88,37 +110,33 @@ class Spread:
 
     def __init__(self) -> None:
         self._before: list[Reading] = []
-        self._squares = 0.0  # W^2: estimates of the variance of one reading, summed ...
-        self._count = 0  # ... and their number
-        self._weights = 0.0  # s^2: time that each reading stands for, squared
+        self._total = Scatter()
 
-    def add(self, reading: Reading) -> None:
-        """Take the next reading."""
+    def add(self, reading: Reading) -> tuple[int, Scatter] | None:
+        """Take the next reading; return what is new, and the instant to which it belongs."""
+        fresh = None
         if self._before and reading.t0_us < reading.t1_us:
-            self._interval(self._before[-1], reading)
+            fresh = reading.t0_us, self._interval(self._before[-1], reading)
         elif len(self._before) == 2:
-            self._point(self._before[0], self._before[1], reading)
+            fresh = self._before[1].t1_us, self._point(self._before[0], self._before[1], reading)
         self._before = [*self._before[-1:], reading]
+        if fresh is not None:
+            self._total.add(fresh[1])
+        return fresh
 
     def half_width_uj(self) -> int | None:
         """Return the 95 % half-width, None while too few readings tell of it."""
-        if self._count == 0:
-            return None
-        student = STUDENT[self._count - 1] if self._count <= len(STUDENT) else 1.96 + 2.7 / self._count
-        return round(SLACK * student * math.sqrt(self._squares / self._count * self._weights) * 1e6)
+        return self._total.half_width_uj()
 
-    def _point(self, before: Reading, here: Reading, after: Reading) -> None:
+    def _point(self, before: Reading, here: Reading, after: Reading) -> Scatter:
         span_us = after.t1_us - before.t1_us
         share = (here.t1_us - before.t1_us) / span_us
         off_w = (here.power_uw - before.power_uw * (1 - share) - after.power_uw * share) / 1e6
-        self._squares += off_w**2 / (1 + share**2 + (1 - share) ** 2)
-        self._count += 1
-        self._weights += (span_us / 2e6) ** 2
+        return Scatter(off_w**2 / (1 + share**2 + (1 - share) ** 2), 1, (span_us / 2e6) ** 2)
 
-    def _interval(self, before: Reading, here: Reading) -> None:
-        self._squares += ((here.power_uw - before.power_uw) / 1e6) ** 2 / 2
-        self._count += 1
-        self._weights += (max(0, here.t0_us - before.t1_us) / 1e6) ** 2  # what no interval saw
+    def _interval(self, before: Reading, here: Reading) -> Scatter:
+        unseen_s = max(0, here.t0_us - before.t1_us) / 1e6  # by any interval
+        return Scatter(((here.power_uw - before.power_uw) / 1e6) ** 2 / 2, 1, unseen_s**2)
 
 
 class Window:
@@ -178,6 +196,10 @@ class Measuring:
             self._see(window, reading)
             self._grow(window)
         self._windows = [window for window in self._windows if not window.is_final]
+
+    def set_period(self, period_us: int) -> None:
+        """Learn that readings come in another period from now on."""
+        self._integrator.set_period(period_us)
 
     def miss(self) -> None:
         """Learn that a read failed."""

@@ -95,7 +95,8 @@ def _add_selftest(program: Program) -> None:
         _selftest,
         "compare two sensors of this board, or one with a known load",
         about="Both run over the same window. Told is the ratio of their mean powers, and in which range their"
-        " uncertainties would put it if both saw the same load; further from 1 than --within allows is status 7.",
+        " uncertainties would put it if both saw the same load; further from 1 than --within allows is status 7. So is"
+        " a value that never moves: then this board is made to work and rest by turns, to see whether it does.",
         examples=[
             ("paceline-agent meter selftest --source rapl --against hwmon", "the processor's part of the board"),
             ("paceline-agent meter selftest --against hwmon --against-rail ch2 --within 3", "two rails, 3 percent"),
@@ -127,7 +128,7 @@ def _add_source(parser: CommandParser) -> None:
     choice.add_argument("--config", type=Path, metavar="FILE", help="take [meter] of this agent.toml")
     choice.add_argument("--source", default="auto", metavar="SOURCE", help="as in [meter] (default: what sees most)")
     parser.add_argument("--rail", action="append", default=[], metavar="NAME", help="hwmon: a rail; several add up")
-    parser.add_argument("--period-ms", type=int, metavar="MS", help="milliseconds between readings (default: 100)")
+    parser.add_argument("--period-ms", type=int, metavar="MS", help="milliseconds between readings (default: chosen)")
     _add_where(parser)
 
 

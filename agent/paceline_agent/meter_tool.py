@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -18,19 +18,23 @@ from typing import IO
 from paceline import toml
 from paceline.errors import StorageError
 from paceline.talk import Talk
+from paceline_agent.cadence import Cadence, rhythm_of
 from paceline_agent.comparing import compare
 from paceline_agent.measuring import Measurement, Measuring
+from paceline_agent.metering import Pace
 from paceline_agent.meters import SYSFS, MeterError, MeterSettings, open_source
 from paceline_agent.meters.findings import Finding, Where
 from paceline_agent.meters.findings import scan as ask
 from paceline_agent.meters.rail import Rail
 from paceline_agent.meters.replay import Miss, Recorder, read_trace
+from paceline_agent.probing import Watched, doubts
+from paceline_agent.rail_joules import RailJoules
 from paceline_agent.sampled import MeterWindow, SampledMeter, chosen, opened
 
 
 def scan(arguments: argparse.Namespace, talk: Talk) -> int:
     """Show all findings; status 7 when no meter can be used."""
-    found = ask(Where(arguments.sysfs_root or Path(SYSFS), i2c_bus=arguments.i2c_bus))
+    found = ask(Where(arguments.sysfs_root or Path(SYSFS), i2c_bus=arguments.i2c_bus, listen=True))
     if arguments.json:
         print(json.dumps({"schema": "paceline-scan-1", "findings": [_plain(finding) for finding in found]}, indent=1))
     else:
@@ -45,18 +49,26 @@ def watch(arguments: argparse.Namespace, talk: Talk) -> int:
     """Show rails and the window so far, until told to stop."""
     with ExitStack() as life:
         stop = life.enter_context(_until(arguments.seconds))
-        meter = life.enter_context(opened(_settings(arguments), {}))
-        talk.debug(f"{meter.source}, a reading each {meter.period_us / 1000:g} ms")
+        tally = RailJoules()
+        meter = life.enter_context(opened(_settings(arguments), {}, [tally]))
+        tally.meter = meter
         window = meter.window()
         table = _Table()
         with window:
+            tally.begin()
+            rhythm = ""
             while not stop(arguments.every):
                 if meter.trouble:
                     talk.warning(f"meter: {meter.trouble}", event="meter")
+                for text in meter.said():
+                    talk.info(f"the meter says: {text}", event="meter")
+                if rhythm != (rhythm := _rhythm(meter)):
+                    talk.info(f"{meter.source}: {rhythm}", event="period")
                 if arguments.json:
-                    _print_json("paceline-watch-1", _plain_rails(meter.rails()) | window.so_far().plain())
+                    plain = _plain_rails(meter.rails(), tally.joules()) | window.so_far().plain() | _plain_rhythm(meter)
+                    _print_json("paceline-watch-1", plain)
                 else:
-                    table.show(meter.rails(), window.so_far())
+                    table.show(meter.rails(), tally.joules(), window.so_far())
         _show_result(window.result, arguments.json)
     return 0
 
@@ -75,7 +87,8 @@ def record(arguments: argparse.Namespace, talk: Talk) -> int:
             source.close()
             raise StorageError(f"{arguments.file} cannot be written: {error.strerror}; name a new file") from None
         life.callback(_close, file)
-        recorder = Recorder(file, source.source, settings.period_ms * 1000)
+        set_us = None if settings.period_ms is None else settings.period_ms * 1000
+        recorder = Recorder(file, source.source, Cadence(rhythm_of(source), set_us).period_us)
         meter = life.enter_context(SampledMeter(source, settings, [recorder]))
         with meter.window() as window:
             while not stop(1.0) and recorder.error is None:
@@ -100,7 +113,12 @@ def replay(arguments: argparse.Namespace, talk: Talk) -> int:
     window = measuring.open(begin_us)
     measuring.end(window, end_us)
     for entry in trace.entries:
-        measuring.miss() if isinstance(entry, Miss) else measuring.add(entry)
+        if isinstance(entry, Miss):
+            measuring.miss()
+        elif isinstance(entry, Pace):
+            measuring.set_period(entry.period_us)
+        else:
+            measuring.add(entry)
     measuring.give_up(window)
     _show_result(measuring.result(window), arguments.json)
     return 0
@@ -110,23 +128,35 @@ def selftest(arguments: argparse.Namespace, talk: Talk) -> int:
     """Compare two meters over one window."""
     with ExitStack() as life:
         stop = life.enter_context(_until(arguments.seconds))
-        meters = [life.enter_context(opened(_settings(arguments), {}))]
+        asked = [_settings(arguments)]
         if arguments.against:
             keys = _keys(arguments) | ({"labels": arguments.against_rail} if arguments.against_rail else {})
-            meters.append(life.enter_context(opened(chosen(arguments.against, keys), {})))
+            asked.append(chosen(arguments.against, keys))
+        watched = [Watched() for _ in asked]
+        meters = [life.enter_context(opened(settings, {}, [tap])) for settings, tap in zip(asked, watched, strict=True)]
+        for meter, tap in zip(meters, watched, strict=True):
+            tap.meter = meter
         windows: list[MeterWindow] = []
         with ExitStack() as measured:
             windows += [measured.enter_context(meter.window()) for meter in meters]
             stop(arguments.seconds)
         results = [window.result for window in windows]
+        doubted = doubts(watched)
+        rhythms = [_plain_rhythm(meter) for meter in meters]
+    for source, doubt in doubted.items():
+        talk.warning(f"{source}: {doubt}", event="frozen")
     verdict = compare(results[0], arguments.known_w or results[1], arguments.within)
     if arguments.json:
-        _print_json("paceline-selftest-1", {"meters": [result.plain() for result in results]} | verdict.plain())
+        _print_json(
+            "paceline-selftest-1",
+            {"meters": [r.plain() | rhythm for r, rhythm in zip(results, rhythms, strict=True)], "frozen": doubted}
+            | verdict.plain(),
+        )
     else:
         for result in results:
             _show_result(result, False)
         print(verdict)
-    return 0 if verdict.is_ok else MeterError.exit_code
+    return 0 if verdict.is_ok and not doubted else MeterError.exit_code
 
 
 def _close(file: IO[str]) -> None:
@@ -158,11 +188,17 @@ def _keys(arguments: argparse.Namespace) -> dict[str, object]:
 
 @contextmanager
 def _until(seconds: float | None) -> Iterator[Callable[[float], bool]]:
-    """Yield a function that waits for so long, and returns whether it is time to end: a signal, or the length."""
+    """Yield a function that waits for so long, and returns whether it is time to end: a signal, or the length.
+
+    The length counts from its first call: some meters need seconds for their first reading.
+    """
     ending = threading.Event()
-    end_s = None if seconds is None else time.monotonic() + seconds
+    end_s: float | None = None
 
     def stop(wait_s: float) -> bool:
+        nonlocal end_s
+        if seconds is not None and end_s is None:
+            end_s = time.monotonic() + seconds
         left_s = wait_s if end_s is None else min(wait_s, max(0.0, end_s - time.monotonic()))
         return ending.wait(left_s) or (end_s is not None and time.monotonic() >= end_s)
 
@@ -200,7 +236,7 @@ class _Table:
     def __init__(self) -> None:
         self._height = 0
 
-    def show(self, rails: Sequence[Rail], so_far: Measurement) -> None:
+    def show(self, rails: Sequence[Rail], joules: Mapping[str, float], so_far: Measurement) -> None:
         """Print the next picture."""
         if self._height and sys.stdout.isatty():
             print(f"\x1b[{self._height}A\x1b[J", end="")
@@ -209,7 +245,8 @@ class _Table:
             rows = []
         for rail in rails:
             values = (rail.voltage_uv, rail.current_ua, rail.power_uw)
-            rows.append(f"{rail.name[:23]:24}" + "".join(f"{_milli(value):>10}" for value in values))
+            cells = "".join(f"{_milli(value):>10}" for value in values)
+            rows.append(f"{rail.name[:23]:24}{cells}{_number(joules.get(rail.name)):>12}")
         rows.append(
             f"{so_far.source[-23:]:24}{'':20}{_number(so_far.power_w):>10}{_number(so_far.energy_j):>12}"
             f"{so_far.coverage * 100:>9.1f}%"
@@ -238,16 +275,24 @@ def _show_result(result: Measurement, as_json: bool) -> None:
     )
 
 
-def _plain_rails(rails: Sequence[Rail]) -> dict[str, object]:
+def _plain_rails(rails: Sequence[Rail], joules: Mapping[str, float]) -> dict[str, object]:
     return {
         "rails": [
             {
                 "name": rail.name, "volts": _si(rail.voltage_uv), "amps": _si(rail.current_ua),
-                "watts": _si(rail.power_uw),
+                "watts": _si(rail.power_uw), "joules": joules.get(rail.name),
             }
             for rail in rails
         ]
     }  # fmt: skip
+
+
+def _rhythm(meter: SampledMeter) -> str:
+    return f"a reading each {meter.period_us / 1000:g} ms ({meter.rhythm})"
+
+
+def _plain_rhythm(meter: SampledMeter) -> dict[str, object]:
+    return {"period_s": meter.period_us / 1e6, "period_why": meter.rhythm}
 
 
 def _print_json(schema: str, plain: dict[str, object]) -> None:

@@ -12,15 +12,26 @@ import queue
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
+from paceline_agent.cadence import Cadence, Rhythm, rhythm_of
 from paceline_agent.meters import Count, Meter, MeterError, Reading
 
 DOWN_READS = 10  # so many failed reads in a row, a second by default, and nobody waits for the source any more
+SAID = 64  # words of a meter that wait for somebody to look
 PAUSE_S = 0.0005  # at least, whatever a source asks for
 STOP_S = 5.0  # a read that hangs longer is left behind
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Among readings: those after it come in another period."""
+
+    period_us: int
 
 
 class Sink(Protocol):
@@ -34,32 +45,44 @@ class Sink(Protocol):
         """Learn why a read failed."""
         ...
 
+    def paced(self, period_us: int) -> None:
+        """Learn in which period the readings come from now on."""
+        ...
+
 
 class MeterThread:
-    """Reads `meter` every `period_s`. `fileno()` becomes readable when readings or a new trouble are there."""
+    """Reads `meter` every `period_s`, None: as `cadence` says, which learns from the costs of reading and from `needs`.
+
+    `fileno()` becomes readable when readings or a new trouble are there.
+    """
 
     def __init__(
-        self, meter: Meter, period_s: float, *, instant: bool = False, scattered: bool = False,
-        sink: Sink | None = None,
+        self, meter: Meter, period_s: float | None = None, *, instant: bool = False, scattered: bool = False,
+        sink: Sink | None = None, dice: random.Random | None = None,
     ) -> None:  # fmt: skip
         """Start. `instant`: reading it never blocks, so `read_now` reads in the caller's thread and wakes nobody.
 
-        `scattered`: read at a random instant of each period, so that no load is in step with it. `sink`: is told of
-        each read, in the thread that reads; then there is nothing to drain.
+        `scattered`: read at a random instant of each period, so that no load is in step with it; `dice` draws it,
+        without any the system's own chance, so that no two boards or lives of one are in step. `sink`: is told of each
+        read, in the thread that reads; then there is nothing to drain.
         """
+        rhythm = Rhythm(is_fixed=True) if instant else rhythm_of(meter)
+        self.cadence = Cadence(rhythm, None if period_s is None else round(period_s * 1e6))
+        self._dice = dice or random.Random()
+        self._known_us = self.cadence.period_us  # of what was handed over
         self._instant = instant
         self._scattered = scattered
         self._sink = sink
         self._turn = threading.Lock()  # readings must queue up in the order in which they were taken
         self._meter = meter
-        self._period_s = period_s
-        self._readings: queue.SimpleQueue[Reading | Count] = queue.SimpleQueue()
+        self._readings: queue.SimpleQueue[Reading | Count | Pace] = queue.SimpleQueue()
         self._now = threading.Event()
         self._ending = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._woken = False
+        self._said: deque[str] = deque(maxlen=SAID)
         self.trouble = ""  # why there are no readings at present
         self._failures = 0  # in a row
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
@@ -83,8 +106,13 @@ class MeterThread:
         else:
             self._now.set()
 
-    def drain(self) -> list[Reading | Count]:
-        """Return the readings that have come, oldest first."""
+    def needs(self, window_us: int) -> None:
+        """Learn how long a window was: the next ones may want another period."""
+        if not self._instant and self.cadence.window(window_us):
+            self._now.set()  # it counts from now on, not from the end of a longer one
+
+    def drain(self) -> list[Reading | Count | Pace]:
+        """Return the readings that have come, oldest first, and where they begin to come in another period."""
         if self._woken:
             self._woken = False
             with suppress(BlockingIOError):
@@ -92,6 +120,14 @@ class MeterThread:
         out = []
         while not self._readings.empty():  # nobody else takes them
             out.append(self._readings.get_nowait())
+        return out
+
+    def said(self) -> list[str]:
+        """Return what the meter itself has said to a person since the last call."""
+        out = []
+        with suppress(IndexError):
+            while True:
+                out.append(self._said.popleft())
         return out
 
     def stop(self) -> None:
@@ -107,18 +143,25 @@ class MeterThread:
 
     def _run(self) -> None:
         begun_s = due_s = time.monotonic()
-        slot = 0
+        slot, slot_s = 0, self._period_s
         while not self._ending:
             self._read()
             wait_s = self._pause_s()
             if self._scattered:
                 now_s = time.monotonic()
+                if slot_s != self._period_s:
+                    begun_s = due_s = now_s
+                    slot, slot_s = -1, self._period_s
                 if now_s >= due_s:  # one random instant in each slot; slots that a slow read took up are left out
-                    slot = max(slot + 1, int((now_s - begun_s) / self._period_s))
-                    due_s = begun_s + (slot + random.random()) * self._period_s
+                    slot = max(slot + 1, int((now_s - begun_s) / slot_s))
+                    due_s = begun_s + (slot + self._dice.random()) * slot_s
                 wait_s = max(0.0, due_s - now_s)
             self._now.wait(wait_s)
             self._now.clear()
+
+    @property
+    def _period_s(self) -> float:
+        return self.cadence.period_us / 1e6
 
     def _pause_s(self) -> float:
         """Return for how long to wait: a source may know sooner than a period when there will be something new."""
@@ -133,7 +176,19 @@ class MeterThread:
 
     def _read_in_turn(self, wake: bool) -> None:
         try:
-            readings = self._meter.read(time.monotonic_ns() // 1000)
+            self._read_once(wake)
+        finally:
+            texts: list[str] = getattr(self._meter, "said", list)()
+            if texts:
+                self._said.extend(texts)
+                self._wake()
+
+    def _read_once(self, wake: bool) -> None:
+        period_us, began_ns, cpu_ns = self.cadence.period_us, time.monotonic_ns(), time.thread_time_ns()
+        if period_us > self._known_us:
+            self._tell(period_us)
+        try:
+            readings = self._meter.read(began_ns // 1000)
         except Exception as error:
             known = isinstance(error, (MeterError, OSError))  # anything else is a bug, which must not end the metering
             self.trouble = str(error) if known else f"{type(error).__name__}: {error}"
@@ -143,13 +198,30 @@ class MeterThread:
             self._wake()
             return
         self.trouble, self._failures = "", 0
+        bus_us = (time.monotonic_ns() - began_ns) / 1e3
         if self._sink is not None:
             self._sink.took(readings)
-            return
-        for reading in readings:
-            self._readings.put(reading)
-        if readings and wake:
-            self._wake()
+        else:
+            for reading in readings:
+                self._readings.put(reading)
+            if readings and wake:
+                self._wake()
+        if readings and period_us < self._known_us:  # a shorter one: the time before the first reading was still long
+            self._tell(period_us)
+        if not self._instant:
+            is_counter = bool(readings) and isinstance(readings[0], Count)
+            cpu_us = (time.thread_time_ns() - cpu_ns) / 1e3
+            if self.cadence.read(rhythm_of(self._meter), len(readings), cpu_us, bus_us, is_counter):
+                follow = getattr(self._meter, "follow", None)
+                if follow is not None:
+                    follow(self.cadence.period_us)
+
+    def _tell(self, period_us: int) -> None:
+        self._known_us = period_us
+        if self._sink is not None:
+            self._sink.paced(period_us)
+        else:
+            self._readings.put(Pace(period_us))
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 
 from paceline.settings import load_table
+from paceline_agent.cadence import Cadence, rhythm_of
+from paceline_agent.frozen import WATCHED
 from paceline_agent.measuring import Measurement, Measuring
 from paceline_agent.metering import MeterThread, Sink
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterError, MeterSettings, Reading, open_source
@@ -30,15 +32,16 @@ class SampledMeter:
 
     def __init__(self, meter: Meter, settings: MeterSettings, taps: Sequence[Sink] = ()) -> None:
         self.source = meter.source
-        self.period_us = settings.period_ms * 1000
+        self._kind = settings.source
         self._meter = meter
         self._taps = taps
         self._changed = threading.Condition()
-        self._measuring = Measuring(meter.source, self.period_us)
+        set_us = None if settings.period_ms is None else settings.period_ms * 1000
+        self._measuring = Measuring(meter.source, Cadence(rhythm_of(meter), set_us).period_us)
         self._reads = 0  # good ones
         self._closed = False
         self._thread = MeterThread(
-            meter, settings.period_ms / 1000, instant=settings.source in INSTANT,
+            meter, None if set_us is None else set_us / 1e6, instant=settings.source in INSTANT,
             scattered=settings.source in SCATTERED, sink=self,
         )  # fmt: skip
 
@@ -51,6 +54,16 @@ class SampledMeter:
         self.close()
 
     @property
+    def period_us(self) -> int:
+        """Time between readings, as intended at present."""
+        return self._thread.cadence.period_us
+
+    @property
+    def rhythm(self) -> str:
+        """Why it is that."""
+        return self._thread.cadence.why
+
+    @property
     def trouble(self) -> str:
         """Why there are no readings at present."""
         return self._thread.trouble
@@ -60,6 +73,20 @@ class SampledMeter:
         if not self._closed:
             self._closed = True
             self._thread.stop()
+
+    @property
+    def steps(self) -> int:
+        """Steps of its converter in the last reading; 0: not known."""
+        return int(getattr(self._meter, "steps", 0))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether this is a kind of source whose value must move with the load."""
+        return self._kind in WATCHED
+
+    def said(self) -> list[str]:
+        """Return what the meter itself has said to a person since the last call."""
+        return self._thread.said()
 
     def rails(self) -> Sequence[Rail]:
         """Return what was last seen on each rail, nothing where the source shows none."""
@@ -89,6 +116,13 @@ class SampledMeter:
         for tap in self._taps:
             tap.missed(trouble)
 
+    def paced(self, period_us: int) -> None:
+        """Judge gaps by another period."""
+        with self._changed:
+            self._measuring.set_period(period_us)
+        for tap in self._taps:
+            tap.paced(period_us)
+
     # Called by windows -------------------------------------------------------------------------------------------
 
     def read_until(self, there: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
@@ -106,6 +140,10 @@ class SampledMeter:
     def _is(self, there: Callable[[], bool]) -> bool:
         with self._changed:
             return there()
+
+    def needs(self, window_us: int) -> None:
+        """Learn how long a window was."""
+        self._thread.needs(window_us)
 
     def good_reads(self) -> int:
         """Return how many reads have not failed."""
@@ -148,6 +186,7 @@ class MeterWindow:
         with self._lock:
             self._measuring.give_up(self._window)
             self._result = self._measuring.result(self._window)
+        self._meter.needs(self._result.end_us - self._result.start_us)
 
     def so_far(self) -> Measurement:
         """Return what it has taken up to the last reading."""

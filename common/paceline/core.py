@@ -471,6 +471,11 @@ class IntegratorHandle:
             raise CoreError(f"integrator: expected period_us above 0 and at least 4 knots, got {period_us} and {knots}")
         _check(status, "integrator")
 
+    def set_period(self, period_us: int) -> None:
+        if _unsigned(period_us, "period_us") == 0:
+            raise CoreError("integrator: expected period_us above 0, got 0")
+        self._e.period_us = period_us
+
     def interval(self, t0_us: int, t1_us: int, power_uw: int, error_uw: int) -> None:
         _check(lib.pl_integrator_interval(self._e, t0_us, t1_us, power_uw, error_uw), "interval reading")
 

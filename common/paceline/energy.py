@@ -44,6 +44,10 @@ class EnergyIntegrator:
     def __init__(self, period_us: int, knots: int = 4096, counter_modulus_uj: int = 0, max_power_uw: int = 0) -> None:
         self._core = core.IntegratorHandle(period_us, knots, counter_modulus_uj, max_power_uw)
 
+    def set_period(self, period_us: int) -> None:
+        """Let readings come in another period; whether the time up to the next one is a gap is judged by it."""
+        self._core.set_period(period_us)
+
     def add_interval(self, t0_us: int, t1_us: int, power_uw: int, error_uw: int = 0) -> None:
         """Add mean power over [t0_us, t1_us], of a converter that averages. What overlaps the last one is left out.
 

@@ -362,6 +362,7 @@ class AgentMachine:
             Ready(
                 self._session.nonce, self._load.run, event.manifest_sha256, event.model_bytes, event.samples,
                 event.data_label, event.pid, me.energy_source, me.energy_known,
+                event.idle_uw,
             ),
             now_s,
         )  # fmt: skip
@@ -511,8 +512,10 @@ class AgentMachine:
         )  # fmt: skip
         joules = kept.energy
         if inline and joules is not None:
-            result = Delivery(**vars(result), compute_uj=joules.energy_uj, bound_uj=joules.bound_uj,
-                              energy_source=joules.source, energy_flags=joules.flags)  # fmt: skip
+            result = Delivery(
+                **vars(result), compute_uj=joules.energy_uj, bound_uj=joules.bound_uj, energy_source=joules.source,
+                energy_flags=joules.flags, sampling_uj=joules.sampling_uj,
+            )  # fmt: skip
         self._say(result, now_s, self._sender.pieces()[0] if self._sender is not None and inline and size else None)
         self._push(now_s)
 
@@ -527,7 +530,12 @@ class AgentMachine:
             self._stalls_s = float("inf")
         joules = self._kept.energy
         if self._sender.done and joules is not None and self._session.state is State.UPLOADING:
-            self._say(Commit(nonce, lease, joules.energy_uj, joules.bound_uj, joules.source, joules.flags), now_s)
+            self._say(
+                Commit(
+                    nonce, lease, joules.energy_uj, joules.bound_uj, joules.source, joules.flags, joules.sampling_uj
+                ),
+                now_s,
+            )  # fmt: skip
 
     def _forget_work(self, *, stop: bool) -> None:
         assert self._assign is not None

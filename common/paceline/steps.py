@@ -30,6 +30,7 @@ class TrainerReady:
     data_label: str
     pid: int
     inbox_bytes: int = 0  # room for the tensors of split learning, 0 under other regimes
+    idle_uw: int | None = None  # drawn before the first round; None: not measured
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class Measured:
     bound_uj: int | None = None
     source: str = ""
     flags: int = 0
+    sampling_uj: int | None = None
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class Ready(Message):
     trainer_pid: int
     energy_source: str
     energy_known: bool
+    idle_uw: int | None = None  # drawn before the first round, a prior for waiting (DECISIONS 34); None: not measured
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,11 @@ class Result(Message):
 
 @dataclass(frozen=True)
 class Commit(Message):
-    """The upload is complete. The energy of the compute window is None when unknown, never 0."""
+    """The upload is complete. The energy of the compute window is None when unknown, never 0.
+
+    `bound_uj` is the instrument's worst case, `sampling_uj` the 95 % half-width of what lies between readings; they are
+    never added (DECISIONS 32).
+    """
 
     kind = "commit"
     lease: int
@@ -133,6 +138,7 @@ class Commit(Message):
     bound_uj: int | None
     energy_source: str
     energy_flags: int
+    sampling_uj: int | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +152,7 @@ class Delivery(Result):
     bound_uj: int | None
     energy_source: str
     energy_flags: int
+    sampling_uj: int | None = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,8 @@ class Failed(Message):
 class Energy(Message):
     """Cumulative five-way split since run start, as of the end of `round` (DECISIONS 29). None: unknown.
 
-    `window` names the window: it outlives sessions, and a board that was started anew opens another.
+    `window` names the window: it outlives sessions, and a board that was started anew opens another. The uncertainties
+    are those of the total; `split_uj`: how much of compute may belong to its neighbours (DECISIONS 31).
     """
 
     kind = "energy"
@@ -180,6 +188,9 @@ class Energy(Message):
     covered_us: int
     source: str
     flags: int
+    sampling_uj: int | None = None
+    split_uj: int | None = None
+    wait_us: int = 0
 
 
 # Both ways ----------------------------------------------------------------------------------------------------------
@@ -258,7 +269,8 @@ class Reject(Message):
 class Load(Message):
     """Prepare a trainer. `options` is a JSON object of the task's options; the data folder is the board's own.
 
-    `counted`: the result that HELLO named is on the host's disk already.
+    `counted`: the result that HELLO named is on the host's disk already. `idle_baseline`: no round has begun, so a
+    board with a sensor may measure first what it draws while nothing is done.
     """
 
     kind = "load"
@@ -268,6 +280,7 @@ class Load(Message):
     options: str
     seed: int
     counted: bool
+    idle_baseline: bool = True
 
 
 @dataclass(frozen=True)
@@ -352,6 +365,14 @@ class End(Message):
 
 TENSORS_FROM_HOST = ("schedule", "model", "gradient")  # who gives how much; the client part; dloss/dsmashed
 TENSORS_FROM_AGENT = ("smashed", "update")  # labels and what the cut layer put out; dloss/d(client part)
+# Bits of the flags that travel with joules. saturated: there may have been more; overflow: only the chip's own
+# arithmetic is void; estimated: edges may have moved more than a tenth of the compute joules; lost, stale: readings
+# were missing or not fresh; frozen: the value never moves, whatever is drawn.
+ENERGY_FLAGS = {
+    "unknown": 1, "gap": 2, "reset": 4, "saturated": 8, "overflow": 16, "negative": 32, "estimated": 64, "lost": 128,
+    "stale": 256, "frozen": 512,
+}  # fmt: skip
+
 VERDICTS = ("accepted", "duplicate", "stale", "rejected")
 FROM_AGENT: tuple[type[Message], ...] = (
     Hello, Ready, Taken, Ping, Result, Delivery, Chunk, Tensor, Credit, Commit, Failed, Energy, Bye,

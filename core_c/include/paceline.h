@@ -328,7 +328,7 @@ typedef struct pl_integrator {
     uint32_t count;
     uint32_t kind;      /* enum pl_energy_kind */
     uint32_t forgotten; /* 1: knots have been overwritten */
-    uint32_t period_us;
+    uint32_t period_us; /* above 0; may be set anew between readings, and counts from the next one on */
     uint64_t modulus_uj;
     uint64_t max_power_uw;
     uint64_t last_count_uj;

@@ -332,6 +332,7 @@ class Comparison:
             start_s=experiment.fleet.start_s, chunk_bytes=run.chunk_bytes,
             credit_bytes=first_credit(run.chunk_bytes),
             energy_needed=experiment.energy.required and bool(policy.w_energy),
+            idle_baseline=experiment.energy.idle_baseline,
         )  # fmt: skip
 
     def _declared(self) -> dict[str, object]:

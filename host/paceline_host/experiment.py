@@ -57,9 +57,14 @@ class FleetSettings:
 
 @dataclass(frozen=True)
 class EnergySettings:
-    """`required` = false lets a policy that weighs energy run by time alone when no board has a meter."""
+    """`required` = false lets a policy that weighs energy run by time alone when no board has a meter.
+
+    `idle_baseline` = false: boards with a sensor begin at once, and do not measure for 30 s what they draw while
+    nothing is done (`idle_s` in their agent.toml).
+    """
 
     required: bool = True
+    idle_baseline: bool = True
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from paceline.wire import ENERGY_FLAGS
 from paceline_host.closed_form import slice_seconds
 from paceline_host.journal import is_held
 from paceline_host.ledger import Ledger
 from paceline_host.profile import BoardProfile
-from paceline_host.records import PARTS, Contribution, Energy, Epoch, Round, Run, Step
+from paceline_host.records import PARTS, Board, Contribution, Energy, Epoch, Round, Run, Step
 
+# What readings may say of themselves; "unknown" and "estimated" are told apart, "gap" is in the coverage.
+DOUBTS = ENERGY_FLAGS.keys() - {"unknown", "gap", "estimated"}
+WAITED_US = 1_000_000  # waits of less in all say less than what was drawn before the first round
 PACE_LIMIT = 0.05  # more late steps than this on any board, and the declared pace was not held (DECISIONS 53)
 
 
@@ -28,6 +33,10 @@ class Joules:
     label: str  # "modelled", "measured", "measured and modelled", "unknown"
     coverage: float | None  # share of the time with readings
     unknown: tuple[str, ...]  # boards that are missing from the total, wholly or for a time
+    sampling_j: float | None = None  # 95 % half-width; boards are independent of one another, so squares add up
+    estimated: tuple[str, ...] = ()  # boards on which edges may have moved more than a tenth of the compute joules
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what is said of whose readings, by board
+    waiting_w: Mapping[str, float] = field(default_factory=dict)  # of waits, else what was drawn before the first round
 
     @property
     def complete(self) -> bool:
@@ -98,7 +107,8 @@ class RunFigures:
 def figures(folder: Path) -> RunFigures:
     """Read a run's journal and compute everything. Raises StorageError."""
     with Ledger(folder) as ledger:
-        names = {board.board: board.name for board in ledger.boards()}
+        boards = ledger.boards()
+        names = {board.board: board.name for board in boards}
         contributions = ledger.contributions()
         accepted: dict[int, list[Contribution]] = defaultdict(list)
         for row in contributions:
@@ -121,7 +131,9 @@ def figures(folder: Path) -> RunFigures:
         makespan_median_s=_median([row.makespan_s for row in later]),
         predicted_s=sum(predicted) if all_predicted else None,
         predicted_median_s=_median(predicted[1:]) if all_predicted else None,
-        joules=_joules(energy, names, {row.board for row in contributions}),
+        joules=replace(
+            _joules(energy, names, {row.board for row in contributions}), waiting_w=_waiting_w(boards, energy)
+        ),
         compute_cv=_median([row.compute_cv for row in later if row.compute_cv is not None]),
         accuracy=rounds[-1].accuracy if rounds else None, loss=rounds[-1].loss if rounds else None,
         metric=closed[-1].metric if closed else "",
@@ -202,6 +214,10 @@ def _joules(rows: Sequence[Energy], names: Mapping[int, str], worked: set[int]) 
         return Joules(None, None, None, "unknown", None, missing)
     parts = {name: sum(row.parts_uj[i] or 0 for row in known) * 1e-6 for i, name in enumerate(PARTS)}
     bounds = [row.bound_uj for row in known if row.bound_uj is not None]
+    samplings = [row.sampling_uj for row in known if row.sampling_uj is not None]
+    flags: dict[str, dict[str, None]] = defaultdict(dict)
+    for (board, _), row in sorted(last.items()):
+        flags[names[board]] |= {flag: None for flag, bit in ENERGY_FLAGS.items() if row.flags & bit}
     span_us = sum(row.span_us for row in known)
     return Joules(
         sum(row.total_uj or 0 for row in known) * 1e-6,
@@ -210,7 +226,24 @@ def _joules(rows: Sequence[Energy], names: Mapping[int, str], worked: set[int]) 
         label({row.source for row in known}),
         sum(row.covered_us for row in known) / span_us if span_us else None,
         missing,
+        math.hypot(*samplings) * 1e-6 if len(samplings) == len(known) else None,
+        tuple(name for name, said in flags.items() if "estimated" in said),
+        {name: tuple(flag for flag in said if flag in DOUBTS) for name, said in flags.items() if DOUBTS & said.keys()},
     )
+
+
+def _waiting_w(boards: Sequence[Board], rows: Sequence[Energy]) -> dict[str, float]:
+    """Return the watts at the barrier of each board where they are known: waits replace the prior (DECISIONS 34)."""
+    last: dict[tuple[int, str], Energy] = {(row.board, row.session): row for row in rows}
+    found = {}
+    for board in boards:
+        waits = [row for (number, _), row in last.items() if number == board.board and row.wait_uj is not None]
+        wait_us = sum(row.wait_us for row in waits)
+        if wait_us >= WAITED_US:
+            found[board.name] = sum(row.wait_uj or 0 for row in waits) / wait_us
+        elif board.idle_uw is not None:
+            found[board.name] = board.idle_uw * 1e-6
+    return found
 
 
 def label(sources: set[str]) -> str:

@@ -27,7 +27,7 @@ SPOOL = "updates.spool"
 BLOB_BYTES = 1 << 16  # larger ones would be written twice, into the WAL and out of it (DECISIONS 43)
 BUSY_S = 5.0  # a reader never blocks us; this is for somebody's shell on the same file
 APPLICATION_ID = 0x70616365  # "pace"
-SCHEMA = 1
+SCHEMA = 2
 
 Buffer = bytes | bytearray | memoryview
 
@@ -35,7 +35,8 @@ TABLES = (
     "CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",  # values are JSON
     """CREATE TABLE board (
         board INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, public_key TEXT NOT NULL, energy_source TEXT,
-        agent_pid INTEGER, trainer_pid INTEGER, agent_version TEXT NOT NULL, present INTEGER NOT NULL) STRICT""",
+        agent_pid INTEGER, trainer_pid INTEGER, agent_version TEXT NOT NULL, present INTEGER NOT NULL,
+        idle_uw INTEGER) STRICT""",
     """CREATE TABLE round (
         round INTEGER PRIMARY KEY, planned_s REAL NOT NULL, base_sha256 TEXT NOT NULL, allocate_s REAL NOT NULL,
         closed_s REAL, model_sha256 TEXT, evaluation_s REAL, loss REAL, accuracy REAL, metric TEXT NOT NULL,
@@ -52,7 +53,7 @@ TABLES = (
         compute_us INTEGER NOT NULL, compute_uj INTEGER, compute_bound_uj INTEGER, energy_source TEXT NOT NULL,
         energy_flags INTEGER NOT NULL, overruns INTEGER NOT NULL, late_us INTEGER NOT NULL,
         update_sha256 TEXT NOT NULL, update_norm REAL, update_bytes INTEGER NOT NULL,
-        update_blob BLOB, spool_offset INTEGER,
+        compute_sampling_uj INTEGER, update_blob BLOB, spool_offset INTEGER,
         PRIMARY KEY (round, slice, attempt), FOREIGN KEY (round, slice) REFERENCES slice (round, slice),
         CHECK (update_blob IS NULL OR spool_offset IS NULL)) STRICT""",
     # P2 as a constraint: whatever the host's code does, a slice cannot count twice
@@ -61,7 +62,8 @@ TABLES = (
         round INTEGER NOT NULL, board INTEGER NOT NULL REFERENCES board, session TEXT NOT NULL,
         compute_uj INTEGER, wait_uj INTEGER, transfer_uj INTEGER, wasted_uj INTEGER, other_uj INTEGER, total_uj INTEGER,
         span_us INTEGER NOT NULL, covered_us INTEGER NOT NULL, bound_uj INTEGER, source TEXT NOT NULL,
-        flags INTEGER NOT NULL, PRIMARY KEY (round, board, session)) STRICT""",
+        flags INTEGER NOT NULL, sampling_uj INTEGER, split_uj INTEGER, wait_us INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (round, board, session)) STRICT""",
     """CREATE TABLE epoch (
         round INTEGER PRIMARY KEY REFERENCES round, steps INTEGER NOT NULL, voided INTEGER NOT NULL,
         left INTEGER NOT NULL, sent_bytes INTEGER NOT NULL, received_bytes INTEGER NOT NULL, host_s REAL NOT NULL,
@@ -74,6 +76,16 @@ TABLES = (
         id INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL, round INTEGER,
         board INTEGER) STRICT""",
 )
+# What each schema has added to the one before; a run that is taken up is brought up to date.
+ADDED = {
+    2: (
+        "ALTER TABLE board ADD COLUMN idle_uw INTEGER",
+        "ALTER TABLE contribution ADD COLUMN compute_sampling_uj INTEGER",
+        "ALTER TABLE energy ADD COLUMN sampling_uj INTEGER",
+        "ALTER TABLE energy ADD COLUMN split_uj INTEGER",
+        "ALTER TABLE energy ADD COLUMN wait_us INTEGER NOT NULL DEFAULT 0",
+    ),
+}
 
 
 class Journal:
@@ -136,7 +148,7 @@ class Journal:
             raise StorageError(f"{folder}: no {JOURNAL} in it; expected the folder of a run, see `paceline runs`")
         journal = cls(folder, _hold_spool(folder, create=False), fsync=fsync)
         try:
-            check_schema(journal._db, folder / JOURNAL)
+            journal._update(check_schema(journal._db, folder / JOURNAL))
             (end,) = journal._db.execute("SELECT max(spool_offset + update_bytes) FROM contribution").fetchone()
             journal._spool_end = end or 0
             have = os.fstat(journal._spool).st_size
@@ -284,7 +296,7 @@ class Journal:
                 blob = bytes(view)
             else:
                 offset = self._append(view)
-        self._insert("contribution", row, blob, offset)
+        self._insert("contribution", row, update_blob=blob, spool_offset=offset)
         return True
 
     def _append(self, view: memoryview) -> int:
@@ -305,10 +317,18 @@ class Journal:
             self._dead = f"syncing {SPOOL} failed ({error.strerror}); check the disk, then open the run anew"
             raise
 
-    def _insert(self, table: str, row: object, *more: object) -> None:
-        values = (*_values(row), *more)
+    def _insert(self, table: str, row: Any, **more: object) -> None:
         with self.transaction():
-            self._db.execute(_insertion(table, len(values)), values)
+            self._db.execute(_insertion(table, row.__class__, tuple(more)), (*_values(row), *more.values()))
+
+    def _update(self, schema: int) -> None:
+        if schema == SCHEMA:
+            return
+        with self.transaction():
+            for number in range(schema + 1, SCHEMA + 1):
+                for statement in ADDED[number]:
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {SCHEMA}")
 
     def _put(self, table: str, row: Any, key: str) -> None:
         with self.transaction():
@@ -329,8 +349,10 @@ def _getter(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
 
 
 @functools.cache
-def _insertion(table: str, columns: int) -> str:
-    return f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
+def _insertion(table: str, row: Hashable, more: tuple[str, ...]) -> str:
+    """Name the columns: those that were added to an older journal stand at its end."""
+    names = [f.name for f in fields(row)] + list(more)  # type: ignore[arg-type]
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
 @functools.cache
@@ -362,8 +384,8 @@ def connect(path: Path, mode: str, *, fsync: bool = True) -> sqlite3.Connection:
     return db
 
 
-def check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Refuse what is not a paceline journal of a schema that this version reads."""
+def check_schema(db: sqlite3.Connection, path: Path) -> int:
+    """Return the schema; refuse what is not a paceline journal of one that this version reads."""
     with explained(path):
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (schema,) = db.execute("PRAGMA user_version").fetchone()
@@ -374,6 +396,7 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
             f"{path}: written by a newer paceline (journal schema {schema}, this one reads up to {SCHEMA}); "
             "use the newer version"
         )
+    return int(schema)
 
 
 @contextmanager

@@ -217,11 +217,14 @@ class Ledger:
             return self._db.execute(query, values).fetchall()
 
     def _rows(self, table: str, kind: type[Row], *, order: str, **equal: object) -> list[Row]:
-        names = ", ".join(f'"{f.name}"' for f in fields(kind))
+        there = {column for _, column, *_ in self._read(f"PRAGMA table_info({table})")}  # an older schema has fewer
+        known = [f.name for f in fields(kind) if f.name in there]
+        names = ", ".join(f'"{name}"' for name in known)
         given = {key: value for key, value in equal.items() if value is not None}
         where = f"WHERE {' AND '.join(f'{key} = ?' for key in given)}" if given else ""
         query = f"SELECT {names} FROM {table} {where} ORDER BY {order}"
-        return [kind(*values) for values in self._read(query, list(given.values()))]
+        rows = self._read(query, list(given.values()))
+        return [kind(**dict(zip(known, values, strict=True))) for values in rows]
 
 
 def _ranges(text: str) -> tuple[tuple[int, int, int], ...]:

@@ -332,7 +332,9 @@ class RoundMachine(Muster):
             self._chunk(event.board, Chunk(message.session, lease.number, 0), event.payload_bytes, now_s)
         if isinstance(message, Delivery) and lease is not None and lease.result is message:
             m = message
-            commit = Commit(m.session, m.lease, m.compute_uj, m.bound_uj, m.energy_source, m.energy_flags)
+            commit = Commit(
+                m.session, m.lease, m.compute_uj, m.bound_uj, m.energy_source, m.energy_flags, m.sampling_uj
+            )
             self._commit(event.board, commit, now_s)
 
     def _ping(self, index: int, message: Ping, now_s: float) -> None:

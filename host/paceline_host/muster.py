@@ -142,9 +142,10 @@ class Muster:
         board.rate_in, board.rate_out = Rate(), Rate()
         board.since_s, board.departed = now_s, False
         counted = self._is_counted(kept)
-        options = self._load_options(event.board)
+        options, idle = self._load_options(event.board), facts.idle_baseline and self.round == 0
         self._send(
-            event.board, Load(event.session.nonce, facts.run, facts.regime, facts.task, options, facts.seed, counted)
+            event.board,
+            Load(event.session.nonce, facts.run, facts.regime, facts.task, options, facts.seed, counted, idle),
         )
 
     def _ready(self, index: int, message: Ready, now_s: float) -> None:

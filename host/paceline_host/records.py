@@ -55,6 +55,7 @@ class Board:
     trainer_pid: int | None = None
     agent_version: str = ""
     present: bool = True
+    idle_uw: int | None = None  # drawn before the first round, a prior for waiting; None: not measured
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Contribution:
     update_sha256: str = ""
     update_norm: float | None = None  # per local step
     update_bytes: int = 0
+    compute_sampling_uj: int | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,9 @@ class Energy:
     bound_uj: int | None
     source: str
     flags: int = 0
+    sampling_uj: int | None = None  # 95 % half-width, beside bound_uj and never added to it (DECISIONS 32)
+    split_uj: int | None = None  # how much of compute may belong to its neighbours
+    wait_us: int = 0
 
     @property
     def parts_uj(self) -> tuple[int | None, ...]:

@@ -139,6 +139,8 @@ def wanted(report: Report, name: str) -> bool:
         return any(run.split is None for run in report.runs)
     if name in SPLIT_ROWS:
         return any(run.split is not None for run in report.runs)
+    if name.lstrip().startswith(("instrument", "sampling")):
+        return any(run.joules.label not in ("modelled", "unknown") for run in report.runs)
     return True
 
 
@@ -154,6 +156,12 @@ def _percent(value: float | None, digits: int = 1) -> str:
 
 def _total(run: RunFigures) -> str:
     return UNKNOWN if run.joules.total_j is None else f"{_at_least(run)}{run.joules.total_j:.1f} J"
+
+
+def _either_way(joules: float | None, run: RunFigures) -> str:
+    if run.joules.label == "modelled":
+        return "none"  # a model has neither
+    return UNKNOWN if joules is None else f"+-{joules:.3g} J"
 
 
 def _at_least(run: RunFigures) -> str:
@@ -216,6 +224,8 @@ ROWS: list[tuple[str, Callable[[Report, RunFigures], str]]] = [
     ("joules, total", lambda _, run: _total(run)),
     ("  against equal", _against("joules")),
     *[(f"  {name}", _part(name)) for name in PARTS],
+    ("  instrument, at most", lambda _, run: _either_way(run.joules.bound_j, run)),
+    ("  sampling, 95 %", lambda _, run: _either_way(run.joules.sampling_j, run)),
     ("  joules are", lambda _, run: run.joules.label),
     ("CV of compute times, median of rounds >= 2", lambda _, run: _percent(run.compute_cv)),
     ("accuracy at the end", _accuracy),
@@ -265,6 +275,13 @@ def notes(report: Report) -> list[str]:
                 f"{name}: {run.split.voided} steps were void, as a board was lost inside; {run.split.left} samples "
                 "were left out of epochs that ended without their board"
             )
+        if run.joules.estimated:
+            found.append(
+                f"{name}: joules by purpose are an estimate on {', '.join(run.joules.estimated)}: the instants at "
+                "which computing begins and ends lie so far from a reading that they may hide more than 10 % of the "
+                "compute joules; the total holds"
+            )
+        found += [f"{name}: readings of {board}: {', '.join(said)}" for board, said in run.joules.flags.items()]
         if run.voided:
             found.append(
                 f"{name}: {run.voided} leases ended without a counted result; their samples were dealt out again"

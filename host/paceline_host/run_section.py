@@ -41,6 +41,9 @@ def _energy_sentence(run: RunFigures) -> str:
     if joules.label != "modelled":  # a model has no instrument
         amount = UNKNOWN if joules.bound_j is None else f"{joules.bound_j:.3g} J either way"
         bound = f"; bound of the instruments: {amount}"
+        amount = UNKNOWN if joules.sampling_j is None else f"{joules.sampling_j:.3g} J either way"
+        bound += f"; uncertainty of sampling, 95 %: {amount}"
+    bound += f"; the split by purpose is an estimate on {', '.join(joules.estimated)}" if joules.estimated else ""
     missing = f" Unknown, wholly or for a time, on {', '.join(joules.unknown)}." if joules.unknown else ""
     return f"Joules are {joules.label}; readings cover {coverage} of the time{bound}.{missing}"
 
@@ -53,6 +56,8 @@ def _boards(run: RunFigures, boards: Sequence[BoardFigures]) -> Markup:
     }
     kinds = any(architecture.values())
     columns = ["board", "samples", "share", "ms a sample", "mJ a sample", "joules, whole run", "joules from"]
+    waiting = run.joules.waiting_w
+    columns += ["W waiting"] * bool(waiting)
     columns += ["late steps"] * late + ["not counted"] * uncounted + ["architecture"] * kinds + ["agent"]
     rows = []
     for board in boards:
@@ -60,6 +65,7 @@ def _boards(run: RunFigures, boards: Sequence[BoardFigures]) -> Markup:
         total = UNKNOWN if board.total_j is None else f"{'≥ ' if board.gaps else ''}{board.total_j:,.1f} J"
         cells = [board.name, f"{board.samples:,}", share, plain(board.seconds_per_sample, ",.3f", 1e3),
                  plain(board.joules_per_sample, ",.3f", 1e3), total, board.source or "no meter"]  # fmt: skip
+        cells += [plain(waiting.get(board.name), ",.3f")] * bool(waiting)
         cells += [UNKNOWN if board.late is None else f"{100 * board.late:.1f} %"] * late
         cells += [f"{board.uncounted:,}"] * uncounted + [architecture.get(board.name, "")] * kinds
         rows.append([*cells, board.version or UNKNOWN])

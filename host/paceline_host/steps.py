@@ -37,6 +37,7 @@ class RunFacts:
     chunk_bytes: int
     credit_bytes: int
     energy_needed: bool
+    idle_baseline: bool = True
 
 
 @dataclass(frozen=True)

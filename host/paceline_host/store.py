@@ -155,7 +155,7 @@ class Store(threading.Thread):
             compute_us=result.compute_us, compute_uj=commit.compute_uj, compute_bound_uj=commit.bound_uj,
             energy_source=commit.energy_source, energy_flags=commit.energy_flags, overruns=result.overruns,
             late_us=result.late_us, update_sha256=result.update_sha256, update_norm=verdict.norm_per_step,
-            update_bytes=len(upload),
+            update_bytes=len(upload), compute_sampling_uj=commit.sampling_uj,
         )  # fmt: skip
         (fresh,) = self._journal.add_contributions([(row, upload)])
         if fresh:  # a repeat is answered alike, and counted once
@@ -181,6 +181,7 @@ class Store(threading.Thread):
             records.Energy(
                 e.round, action.board, f"{e.window:016x}", e.compute_uj, e.wait_uj, e.transfer_uj, e.wasted_uj,
                 e.other_uj, e.total_uj, e.span_us, e.covered_us, e.bound_uj, e.source, e.flags,
+                e.sampling_uj, e.split_uj, e.wait_us,
             )
         )  # fmt: skip
         return []
@@ -189,12 +190,12 @@ class Store(threading.Thread):
         action = job.action
         assert isinstance(action, m.StoreReady)
         old, ready = self._boards[action.board], action.ready
-        self._journal.set_board(
-            records.Board(
-                old.board, old.name, old.public_key, ready.energy_source if ready.energy_known else None,
-                action.agent_pid, ready.trainer_pid, action.agent_version,
-            )
+        self._boards[action.board] = records.Board(
+            old.board, old.name, old.public_key, ready.energy_source if ready.energy_known else None,
+            action.agent_pid, ready.trainer_pid, action.agent_version,
+            idle_uw=old.idle_uw if ready.idle_uw is None else ready.idle_uw,
         )  # fmt: skip
+        self._journal.set_board(self._boards[action.board])
         return []
 
     def _note(self, job: Job) -> list[StoreEvent]:

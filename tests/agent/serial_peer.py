@@ -94,6 +94,8 @@ class Peer:
             self._boot_up(self._boot + 1)
         elif fault == "unplug":
             self._unplug()
+        elif fault == "text":
+            self._send(encode(frames.Text("shunt is \x1b[31mhot\n")))
         elif fault == "garbage":
             self._send(self._noise.randbytes(300))
         elif fault == "fault":

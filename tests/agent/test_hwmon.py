@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import SettingsError
-from paceline.settings import load
+from paceline.settings import load, load_table
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading, open_source
 from paceline_agent.meters.findings import Where
 from paceline_agent.meters.hwmon import Hwmon, find
@@ -218,6 +218,22 @@ def test_the_bound_is_the_datasheets(tmp_path: Path) -> None:
     worst_uw = (5 * current_a + 1.2 * voltage_v + current_a * voltage_v) * 1e6
     assert one(meter_at(tmp_path)).error_uw == pytest.approx(worst_uw, abs=1)
     assert one(meter_at(tmp_path)).error_uw >= worst_uw
+
+
+def test_the_shunts_tolerance_is_the_users_to_say(tmp_path: Path) -> None:
+    ina2xx(tmp_path)  # 5.000 V, 1.200 A: one percent of it is 60 mW
+    bounds = []
+    for percent in (1.0, 0.0, 5.0):
+        settings = load_table(
+            {"source": "hwmon", "sysfs_root": str(tmp_path), "shunt_tolerance_percent": percent},
+            MeterSettings,
+            where="a test",
+        )
+        bounds.append(one(Hwmon(settings, 0)).error_uw)
+    usual, exact, coarse = bounds
+    assert usual == one(meter_at(tmp_path)).error_uw
+    assert usual - exact == pytest.approx(60_000, rel=0.02)  # and a little for the voltage's own error
+    assert coarse - exact == pytest.approx(300_000, rel=0.02)
 
 
 @pytest.mark.parametrize(

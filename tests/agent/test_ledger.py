@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.energy import Energy, EnergyIntegrator
-from paceline_agent.ledger import CATEGORIES, LATE_US, Ledger, Split, Tally
+from paceline_agent.ledger import CATEGORIES, FLAGS, LATE_US, Edge, Ledger, Split, Tally
+from paceline_agent.measuring import Scatter
 
 PERIOD_US = 100_000
 
@@ -276,8 +277,57 @@ def test_each_edge_of_a_stretch_may_be_off_by_what_a_counter_resolves() -> None:
     ledger.mark(300_000, "transfer")
     for t_us in (150_000, 200_000, 500_000):  # how often a stretch is looked at makes no more edges
         ledger.ask(t_us, t_us)
-        ((_, split),) = ledger.settle(t_us, integrator.window, edge_uj=70)
+        ((_, split),) = ledger.settle(t_us, integrator.window, lambda t_us: Edge(70, 90))
     tally = ledger.computed(1)
     assert tally is not None
-    assert (tally.energy_uj, tally.bound_uj) == (200_000, 140)
-    assert split.total.bound_uj == 3 * 140
+    assert (tally.energy_uj, tally.bound_uj, tally.split_uj) == (200_000, 140, 180)
+    assert split.total.bound_uj == 140, "what an edge inside moves stays in the total"
+    assert (split.compute_split_uj, split.total.flags) == (180, 0)
+
+
+@given(steps=marks, edge_uj=st.integers(0, 10**6), void=st.sets(st.integers(1, 4)), looks=st.integers(1, 20))
+def test_the_total_bears_its_two_ends_alone_and_compute_its_own_edges(
+    steps: list[tuple[int, str, int]], edge_uj: int, void: set[int], looks: int
+) -> None:
+    integrator, ledger = constant(2_000_000, 1_000_000), Ledger(0)
+    for t_us, category, lease in sorted(steps, key=lambda step: step[0]):
+        ledger.mark(t_us, category, lease if category == "compute" else 0)
+    for lease in void:
+        ledger.void(lease)
+    for look in range(1, looks + 1):
+        ledger.ask(1_000_000 * look // looks, look)
+        ((_, split),) = ledger.settle(1_000_000 * look // looks, integrator.window, lambda t_us: Edge(edge_uj, edge_uj))
+        assert split.total.bound_uj == 2 * edge_uj
+    last = {0: ("other", 0)} | {t_us: (category, lease) for t_us, category, lease in steps}
+    begins = sorted(last)
+    computing = [
+        1 + (end_us < 1_000_000)
+        for begin_us, end_us in zip(begins, [*begins[1:], 1_000_000], strict=True)
+        if last[begin_us][0] == "compute" and last[begin_us][1] not in void and begin_us < end_us
+    ]
+    assert split.compute_split_uj == edge_uj * sum(computing)
+    compute_uj = split.parts_uj["compute"] or 0
+    assert bool(split.total.flags & FLAGS["estimated"]) == (10 * split.compute_split_uj > compute_uj)
+
+
+def test_sampling_adds_up_over_the_stretches_of_a_category() -> None:
+    integrator, ledger = constant(1_000_000, 600_000), Ledger(0)
+    ledger.mark(100_000, "compute", 1)
+    ledger.mark(300_000, "wait")
+    ledger.mark(400_000, "compute", 2)
+    ledger.ask(600_000, "end")
+    asked: list[tuple[int, int]] = []
+
+    def scatter(t0_us: int, t1_us: int) -> Scatter:
+        asked.append((t0_us, t1_us))
+        return Scatter(2.0, 1, (t1_us - t0_us) / 1e6)
+
+    ((_, split),) = ledger.settle(600_000, integrator.window, scatter=scatter)
+    assert asked == [(0, 100_000), (100_000, 300_000), (300_000, 400_000), (400_000, 600_000)]
+    one = ledger.computed(1)
+    assert one is not None
+    assert one.scatter.count == 1
+    assert one.scatter.weights == pytest.approx(0.2)
+    assert split.total.scatter.count == 4
+    assert split.total.scatter.weights == pytest.approx(0.6)
+    assert split.wait_us == 100_000

@@ -8,7 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -125,13 +128,17 @@ def test_watch_shows_rails_and_the_whole(tmp_path: Path, capsys: Captured) -> No
     assert call(*words) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["volts", "amps", "watts", "joules", "coverage"]
-    assert rows[0].split() == ["VDD_IN", "5.000", "0.200", "1.000"]
+    assert rows[0].split()[:4] == ["VDD_IN", "5.000", "0.200", "1.000"]
+    assert abs(float(rows[-3].split()[-1]) - float(rows[-2].split()[-2])) < 0.05, "the only rail takes all joules"
     assert rows[-1].startswith("hwmon/ina3221/VDD_IN (measured): 0.")
 
     assert call(*words, "--json") == 0
     *lines, result = map(json.loads, capsys.readouterr().out.splitlines())
     assert {line["schema"] for line in lines} == {"paceline-watch-1"}
-    assert lines[-1]["rails"] == [{"name": "VDD_IN", "volts": 5.0, "amps": 0.2, "watts": 1.0}]
+    assert (lines[-1]["period_s"], lines[-1]["period_why"]) == (0.01, "set")
+    (rail,) = lines[-1]["rails"]
+    assert rail.pop("joules") == pytest.approx(lines[-1]["energy_j"], abs=0.05)
+    assert rail == {"name": "VDD_IN", "volts": 5.0, "amps": 0.2, "watts": 1.0}
     assert result["schema"] == "paceline-measurement-1"
     assert result["power_w"] == pytest.approx(1.0)
     assert 0 < result["coverage"] <= 1
@@ -260,8 +267,53 @@ def test_a_processor_is_compared_with_its_board(tmp_path: Path, capsys: Captured
     processor(tmp_path)
     ina2xx(tmp_path)
     words = ("selftest", "--sysfs-root", tmp_path, "--source", "rapl", "--against", "hwmon", "--seconds", "0.2")
-    assert call(*words, "--period-ms", "10") == 0
-    assert "not the same load, or one of them is wrong" in capsys.readouterr().out
+    with moving(tmp_path / "class"):
+        assert call(*words, "--period-ms", "10", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["same"], shown["frozen"]) == (False, {})
+
+
+@contextmanager
+def moving(tree: Path) -> Iterator[None]:
+    """Let a processor's counter and a chip's current move."""
+    ending = threading.Event()
+
+    def run() -> None:
+        number = 0
+        while not ending.wait(0.004):
+            number += 1
+            put(tree / "powercap" / "intel-rapl:0" / "energy_uj", number * 20_000)
+            put(tree / "hwmon" / "hwmon0" / "curr1_input", 1200 + number % 3)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def test_sensors_whose_value_never_moves_while_the_board_works_and_rests_are_called_frozen(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    processor(tmp_path)
+    ina2xx(tmp_path)
+    words = ("selftest", "--sysfs-root", tmp_path, "--source", "rapl", "--against", "hwmon", "--seconds", "0.2")
+    assert call(*words, "--period-ms", "10", "--json") == 7
+    shown = capsys.readouterr()
+    assert set(json.loads(shown.out)["frozen"]) == {"hwmon/ina219/ch1", "rapl/package-0"}
+    assert shown.err.count("its value has not moved by a bit for ") == 2
+    assert "while the board computed and rested 6 times: it is frozen, or does not see this board" in shown.err
+
+
+def test_scan_tells_of_a_counter_that_stands_still(tmp_path: Path) -> None:
+    processor(tmp_path)
+    still = next(finding for finding in scan(Where(tmp_path)) if finding.source == "rapl")
+    assert "it stood still while this was looked at: frozen" in still.about
+    with moving(tmp_path / "class"):
+        alive = next(finding for finding in scan(Where(tmp_path)) if finding.source == "rapl")
+    assert "stood still" not in alive.about
 
 
 def test_the_ratio_is_judged_by_both_uncertainties() -> None:

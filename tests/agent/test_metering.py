@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import select
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from paceline import machine as m
 from paceline_agent.joules import Joules
+from paceline_agent.ledger import FLAGS
 from paceline_agent.metering import MeterThread
 from paceline_agent.meters import MeterError, MeterSettings, Reading
 
@@ -183,3 +185,109 @@ def test_nothing_is_left_of_a_stopped_meter() -> None:
         with Joules(MODEL):
             pass
     assert threading.active_count() == before
+
+
+class Bursts:
+    """Power at an instant, 4 or 8 W by chance."""
+
+    source = "bursts"
+
+    def __init__(self) -> None:
+        self._dice = random.Random(7)
+
+    def read(self, now_us: int) -> Sequence[Reading]:
+        return [Reading(now_us, now_us, self._dice.choice((4_000_000, 8_000_000)), 1000)]
+
+    def activity(self, t_us: int, active: bool) -> None:
+        """A sensor has no use for it."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+def test_both_uncertainties_travel_apart_and_edges_between_readings_make_the_split_an_estimate() -> None:
+    settings = MeterSettings("hwmon", period_ms=20)
+    with Joules(settings, lambda settings, now_us: Bursts()) as joules:
+        begin_us = now_us() + 100_000
+        joules.open(begin_us)
+        joules.mark(begin_us + 1, "compute", 1)  # 400 ms: edges hide at most 2 x 40 ms of 8 W, a good tenth or less
+        joules.mark(begin_us + 400_000, "compute", 2)  # 10 ms: they hide more than all
+        joules.mark(begin_us + 410_000, "wait", 0)
+        joules.measure(1)
+        joules.measure(2)
+        joules.measure_split("run", 1, begin_us + 600_000)
+        events: list[m.Event] = []
+        while len(events) < 3:
+            events += wait_for(joules, lambda: answers(joules) or None)
+    long, short = (event for event in events if isinstance(event, m.Measured))
+    assert long.energy_uj is not None
+    assert long.bound_uj is not None
+    assert long.bound_uj == pytest.approx(400, abs=5), "1 mW for 0.4 s; what lies between readings is no instrument"
+    assert long.sampling_uj is not None
+    # 2 W either way, 20 readings that stand for 20 ms each: 1.96 * 2 * 0.02 * sqrt(20) J, chance and Student apart
+    assert 150_000 < long.sampling_uj < 800_000
+    assert short.flags & FLAGS["estimated"]
+    split = next(event.energy for event in events if isinstance(event, m.SplitMeasured))
+    assert split.sampling_uj is not None
+    assert split.sampling_uj > long.sampling_uj
+    assert split.split_uj is not None
+    assert split.split_uj > 0
+    assert 150_000 <= split.wait_us <= 190_000
+
+
+def test_a_model_has_neither_uncertainty() -> None:
+    with Joules(MODEL) as joules:
+        begin_us = now_us()
+        joules.open(begin_us)
+        joules.mark(begin_us + 10_000, "compute", 1)
+        joules.mark(begin_us + 30_000, "wait", 0)
+        joules.measure(1)
+        (event,) = wait_for(joules, lambda: answers(joules) or None)
+        assert isinstance(event, m.Measured)
+        assert (event.bound_uj, event.sampling_uj, event.flags) == (0, 0, 0)
+
+
+class Stuck:
+    """A chip that converts on and on, and shows one value."""
+
+    source, steps = "stuck", 2000
+
+    def __init__(self) -> None:
+        self.moves = threading.Event()
+        self._number = 0
+
+    def read(self, now_us: int) -> Sequence[Reading]:
+        self._number += self.moves.is_set()
+        return [Reading(now_us, now_us, 5_000_000 + self._number)]
+
+    def activity(self, t_us: int, active: bool) -> None:
+        """A sensor has no use for it."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_joules_of_a_frozen_chip_bear_the_flag_and_a_reason(moves: bool) -> None:
+    stuck = Stuck()
+    with Joules(MeterSettings("hwmon", period_ms=10), lambda settings, now_us: stuck) as joules:
+        if moves:
+            stuck.moves.set()
+        joules.open(now_us())
+        for lease in range(1, 6):
+            for category, active in (("compute", True), ("wait", False)):
+                begin_us = now_us()
+                joules.activity(begin_us, active)
+                joules.mark(begin_us, category, lease if active else 0)
+                wait_for(joules, lambda until_us=begin_us + 120_000: drained(joules, until_us))  # type: ignore[misc]
+        joules.measure(5)
+        events = wait_for(joules, lambda: answers(joules) or None)
+        doubt = joules.doubt
+    (measured,) = (event for event in events if isinstance(event, m.Measured))
+    assert bool(measured.flags & FLAGS["frozen"]) is not moves
+    assert ("has not moved by a bit" in doubt) is not moves
+
+
+def drained(joules: Joules, until_us: int) -> bool | None:
+    joules.drain()
+    return True if now_us() >= until_us else None

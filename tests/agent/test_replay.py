@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline_agent.metering import Pace
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading
 from paceline_agent.meters.replay import Miss, Recorder, Replay, read_trace
 
@@ -23,25 +24,31 @@ READINGS = st.builds(
 )  # fmt: skip
 COUNTS = st.builds(Count, INSTANTS, INSTANTS, INSTANTS, FLAGS)
 MISSES = st.builds(Miss, st.text())
+PACES = st.builds(Pace, st.integers(1, 60_000_000))
 
 
-def written(entries: list[Reading | Count | Miss]) -> str:
+def written(entries: list[Reading | Count | Miss | Pace]) -> str:
     file = io.StringIO()
     recorder = Recorder(file, "hwmon/ina219/ch1", 50_000)
     for entry in entries:
-        recorder.missed(entry.text) if isinstance(entry, Miss) else recorder.took([entry])
+        if isinstance(entry, Miss):
+            recorder.missed(entry.text)
+        elif isinstance(entry, Pace):
+            recorder.paced(entry.period_us)
+        else:
+            recorder.took([entry])
     return file.getvalue()
 
 
-def trace_at(folder: Path, *entries: Reading | Count | Miss) -> Path:
+def trace_at(folder: Path, *entries: Reading | Count | Miss | Pace) -> Path:
     path = folder / "load.trace"
     path.write_text(written(list(entries)), encoding="utf-8")
     return path
 
 
-@given(entries=st.lists(st.one_of(READINGS, COUNTS, MISSES)))
+@given(entries=st.lists(st.one_of(READINGS, COUNTS, MISSES, PACES)))
 def test_what_is_written_is_what_is_read(
-    tmp_path_factory: pytest.TempPathFactory, entries: list[Reading | Count | Miss]
+    tmp_path_factory: pytest.TempPathFactory, entries: list[Reading | Count | Miss | Pace]
 ) -> None:
     path = trace_at(tmp_path_factory.mktemp("trace"), *entries)
     trace = read_trace(path)
@@ -106,3 +113,11 @@ def test_a_full_disk_ends_the_recording_and_not_the_reading() -> None:
         recorder.took([Reading(0, 0, 5)])
         assert recorder.error is not None
         assert recorder.error.strerror == "No space left on device"
+
+
+def test_a_replay_comes_in_the_period_of_its_recording(tmp_path: Path) -> None:
+    path = trace_at(tmp_path, Reading(0, 0, 5), Pace(20_000), Reading(10, 10, 6), Reading(20, 20, 6))
+    meter = Replay(MeterSettings("replay", trace=str(path)), 0)
+    assert meter.rhythm.usual_us == 50_000
+    assert meter.read(10) == [Reading(0, 0, 5), Reading(10, 10, 6)]
+    assert meter.rhythm.usual_us == 20_000

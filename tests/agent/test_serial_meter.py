@@ -30,11 +30,14 @@ from paceline import machine as m
 from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import SettingsError
 from paceline.settings import load
+from paceline_agent.commands import program
 from paceline_agent.joules import Joules
 from paceline_agent.meters import MeterError, MeterSettings, Reading, open_source
 from paceline_agent.meters import serial_frames as f
-from paceline_agent.meters.serial_meter import SerialMeter
+from paceline_agent.meters.findings import Where
+from paceline_agent.meters.serial_meter import NOTES, SerialMeter
 from paceline_agent.meters.serial_port import lasting_name, ports_here
+from paceline_agent.meters.serial_scan import find
 
 from .serial_peer import HIGH_UW, LOW_UW, Script, truth_uj
 
@@ -166,6 +169,8 @@ def test_damage_on_the_line_costs_frames_and_no_joule(tmp_path: Path) -> None:
         assert meter.damaged >= 4
         assert meter.health.lost >= 5
         assert meter.health.doubled >= 1
+    assert [r.flags for r in readings].count(("lost",)) >= 4
+    assert {r.flags for r in readings} == {(), ("lost",)}
     assert [1 for a, b in pairwise(readings) if a.t1_us != b.t0_us] == [], "a counter knows what a lost frame said"
     energy, bound_uj = joules(readings)
     assert energy.energy_uj is not None
@@ -179,6 +184,8 @@ def test_a_reset_begins_another_epoch_and_invents_nothing(tmp_path: Path) -> Non
     assert all(LOW_UW - 1000 <= r.power_uw <= HIGH_UW + 1000 for r in readings)
     (hole,) = [b for a, b in pairwise(readings) if b.t0_us > a.t1_us]
     assert hole.error_uw >= HIGH_UW - LOW_UW - 1000
+    assert [r for r in readings if r.flags] == [hole]
+    assert hole.flags == ("reset",)
     energy, bound_uj = joules(readings)
     assert energy.energy_uj is not None
     assert abs(energy.energy_uj - truth_uj(energy.start_us, energy.end_us)) <= bound_uj
@@ -411,3 +418,51 @@ def test_nothing_is_left_of_a_closed_meter() -> None:
             with meter_at(port):
                 pass
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_what_a_meter_says_to_a_person_is_shown_by_watch_without_its_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "agent.toml"
+    with peer(Script(str(tmp_path / "meter"), faults={str(n): "text" for n in range(100, 160)})) as port:
+        config.write_text(
+            'key_file = "a.key"\nstate_dir = "s"\n[host]\nendpoint = "tcp://127.0.0.1:1"\npublic_key = "a.pub"\n'
+            f'[meter]\nsource = "serial"\nport = "{port}"\n'
+        )
+        words = ["meter", "watch", "--config", str(config), "--seconds", "1.5", "--every", "0.1", "--json"]
+        assert program().run(words) == 0
+    shown = capsys.readouterr()
+    assert "the meter says: shunt is  [31mhot\n" in shown.err
+    assert "\x1b" not in shown.err
+    assert shown.err.count("the meter says") <= NOTES + 3, "one that goes on and on is heard now and then"
+    last = json.loads(shown.out.splitlines()[-2])
+    assert (last["period_s"], last["schema"]) == (0.1, "paceline-watch-1")
+
+
+def test_scan_names_who_answers_at_a_port(tmp_path: Path) -> None:
+    with peer(Script(str(tmp_path / "ttyACM0"))), line() as (far, near):
+        (tmp_path / "ttyACM1").symlink_to(near)
+        with line() as (_, silent):
+            (tmp_path / "ttyUSB0").symlink_to(silent)
+            ending = threading.Event()
+
+            def chatter() -> None:
+                while not ending.wait(0.05):
+                    os.write(far, b"U=5.01 V I=0.31 A\r\n")
+
+            thread = threading.Thread(target=chatter)
+            thread.start()
+            try:
+                where = Where(tmp_path / "sys", tmp_path, listen=True)
+                found = {Path(each.name).name: each for each in find(where)}
+                assert list(find(Where(tmp_path / "sys", tmp_path))) == [], "ports are opened only where that is wanted"
+            finally:
+                ending.set()
+                thread.join()
+    assert sorted(found) == ["ttyACM0", "ttyACM1"], "of one that is silent nothing is known but that it is there"
+    meter, other = found["ttyACM0"], found["ttyACM1"]
+    assert (meter.usable, meter.settings) == (True, {"port": str(tmp_path / "ttyACM0")})
+    assert meter.about == "peer 1, number 7065657230303031: VIN, part; each 20 ms"
+    assert not other.usable
+    assert "it speaks, but no frames of ours" in other.about
+    assert "U=5.01 V" in other.about

@@ -69,6 +69,9 @@ def test_what_is_not_fresh_is_no_reading_and_what_is_at_the_end_of_the_scale_is_
     speech, readings = hear((POWER,), values, {30: f.STALE, 40: f.SATURATED, 41: f.SATURATED})
     assert {r.power_uw for r in readings} == {2_000_000}
     assert speech.stream is not None
+    assert [(number, r.flags) for number, r in enumerate(readings) if r.flags] == [
+        (29, ("stale",)), (37, ("saturated",)), (38, ("saturated",)),
+    ]  # fmt: skip
     assert (speech.stream.health.stale, speech.stream.health.saturated, speech.stream.health.lost) == (1, 2, 0)
 
 

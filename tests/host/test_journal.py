@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import resource
 import signal
 import sqlite3
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import RunError, StorageError
-from paceline_host.journal import BLOB_BYTES, JOURNAL, SPOOL, Journal, is_held
+from paceline_host.journal import ADDED, BLOB_BYTES, JOURNAL, SPOOL, Journal, is_held
 from paceline_host.ledger import Ledger
 from paceline_host.records import Contribution, Energy, Event, Round
 from paceline_host.regimes.pma import Pma
@@ -286,6 +287,27 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, content: bytes) -> None:
     for face in (Ledger, Journal.open):
         with pytest.raises(StorageError, match=r"not a journal of paceline"):
             face(tmp_path)
+
+
+def test_a_journal_of_the_first_schema_is_read_and_taken_up(tmp_path: Path) -> None:
+    """The columns that came later are what is not known, and a run that goes on has them."""
+    planned(tmp_path / "r").close()
+    db = sqlite3.connect(tmp_path / "r" / JOURNAL)
+    for statement in ADDED[2]:
+        table, column = re.findall(r"TABLE (\w+) ADD COLUMN (\w+)", statement)[0]
+        db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    db.execute("INSERT INTO energy VALUES (1, 0, 's0', 5, 0, 0, 0, 0, 5, 10, 10, 1, 'modelled', 0)")
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    db.close()
+    with Ledger(tmp_path / "r") as ledger:
+        assert [(row.total_uj, row.sampling_uj, row.wait_us) for row in ledger.energy()] == [(5, None, 0)]
+        assert {board.idle_uw for board in ledger.boards()} == {None}
+    with Journal.open(tmp_path / "r") as journal:
+        journal.set_energy(Energy(1, 0, "s0", 6, 0, 0, 0, 0, 6, 10, 10, 1, "modelled", 0, 3, 2, 7))
+    with Ledger(tmp_path / "r") as ledger:
+        assert [(row.total_uj, row.sampling_uj, row.wait_us) for row in ledger.energy()] == [(6, 3, 7)]
+    Journal.open(tmp_path / "r").close()
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:

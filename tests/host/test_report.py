@@ -15,6 +15,7 @@ from paceline.errors import StorageError
 from paceline_host import closed_form
 from paceline_host.figures import figures, label
 from paceline_host.journal import Journal
+from paceline_host.ledger import Ledger
 from paceline_host.plot import draw
 from paceline_host.profile import BoardProfile
 from paceline_host.records import Board, Energy, Run
@@ -119,6 +120,48 @@ def test_joules_are_called_what_they_are(tmp_path: Path) -> None:
     table = render(load_report(compared(tmp_path, source="ina3221/ch1")))
     assert cells(table, "joules are") == ["modelled", "measured"]
     assert label({"modelled/declared", "rapl/package-0"}) == "measured and modelled"
+
+
+def test_the_two_uncertainties_stand_apart_and_doubts_are_told(tmp_path: Path) -> None:
+    folder = compared(tmp_path, source="hwmon/x")
+    with Journal.open(folder / "time") as journal:
+        for board, (sampling_uj, flags) in enumerate([(3_000_000, 64), (4_000_000, 512 | 128), (0, 0)]):
+            row = replace(
+                _energy_of(folder / "time", board), bound_uj=700_000, sampling_uj=sampling_uj, split_uj=9, flags=flags
+            )
+            journal.set_energy(row)
+    report = load_report(folder)
+    joules = next(run.joules for run in report.runs if run.run.policy == "time")
+    assert joules.bound_j == pytest.approx(2.1), "worst cases add up"
+    assert joules.sampling_j == pytest.approx(5.0), "squares of what is independent add up"
+    table = render(report)
+    assert cells(table, "instrument, at most") == ["none", "+-2.1 J"]
+    assert cells(table, "sampling, 95 %") == ["none", "+-5 J"]
+    assert "joules by purpose are an estimate on board-0:" in " ".join(table.split())
+    assert "time: readings of board-1: lost, frozen" in table
+    told = json.loads(json.dumps(report.as_json(), allow_nan=False))["runs"][1]["joules"]
+    assert (told["estimated"], told["flags"]) == (["board-0"], {"board-1": ["lost", "frozen"]})
+    with Journal.open(folder / "time") as journal:
+        journal.set_energy(replace(_energy_of(folder / "time", 0), sampling_uj=None))
+    assert figures(folder / "time").joules.sampling_j is None, "unknown on one board, unknown for all"
+
+
+def test_waits_replace_what_was_drawn_before_the_first_round(tmp_path: Path) -> None:
+    Story(run=time_row(), source="hwmon/x").tell(tmp_path / "r")
+    with Journal.open(tmp_path / "r") as journal:
+        for board, idle_uw in ((0, 1_500_000), (1, 2_500_000), (2, None)):
+            journal.set_board(Board(board, f"board-{board}", energy_source="hwmon/x", idle_uw=idle_uw))
+        waited = _energy_of(tmp_path / "r", 1)
+        assert waited.wait_uj is not None
+        assert waited.total_uj is not None
+        more_uj = 8_000_000 - waited.wait_uj
+        journal.set_energy(replace(waited, wait_uj=8_000_000, total_uj=waited.total_uj + more_uj, wait_us=2_000_000))
+    assert figures(tmp_path / "r").joules.waiting_w == pytest.approx({"board-0": 1.5, "board-1": 4.0})
+
+
+def _energy_of(folder: Path, board: int) -> Energy:
+    with Ledger(folder) as ledger:
+        return ledger.energy(board)[-1]
 
 
 def test_a_board_that_never_reported_and_one_that_came_back_make_the_total_a_lower_bound(tmp_path: Path) -> None:

@@ -179,6 +179,20 @@ class Script:
 # The start -----------------------------------------------------------------------------------------------------------
 
 
+def test_idle_watts_are_wanted_before_the_first_round_alone_and_only_where_the_run_says_so() -> None:
+    for wanted in (True, False):
+        script = Script(idle_baseline=wanted)
+        for board in (0, 1):
+            script.connect(board)
+        for board in (0, 1):
+            script.ready(board)
+        script.tick(script.facts.start_s)
+        script.settle()
+        script.connect(2)
+        loads = [script.last(board, Load) for board in (0, 2)]
+        assert [load.idle_baseline for load in loads if isinstance(load, Load)] == [wanted, False]
+
+
 def test_nothing_is_said_of_work_before_the_plan_is_on_disk() -> None:
     script = Script()
     for board in range(3):

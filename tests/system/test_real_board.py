@@ -54,7 +54,7 @@ def powercap(root: Path) -> Iterator[tuple[str, ...]]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield ("[meter]", 'source = "rapl"', "period_ms = 20", f'rapl_root = "{root}"')
+        yield ("[meter]", 'source = "rapl"', "period_ms = 20", f'rapl_root = "{root}"', "idle_s = 0.5")
     finally:
         ending.set()
         thread.join()
@@ -65,13 +65,19 @@ def test_joules_of_a_counter_reach_the_journal_and_the_report(bench: Bench) -> N
     experiment = bench.experiment("counted", {"rounds": 2, "budget": 240, "policies": ["energy"]})
     with powercap(bench.folder / "powercap") as meter:
         host = bench.host(experiment)
-        bench.agent("counted", endpoint_of(host), Written(text=(*meter, "[emulation]", "speed = 1.0")))
+        counted = bench.agent("counted", endpoint_of(host), Written(text=(*meter, "[emulation]", "speed = 1.0")))
         bench.agent("declared", endpoint_of(host))
         assert host.ends() == 0, host.err
     ledger = bench.ledger("counted-001/energy")
     assert ledger is not None
     with ledger:
         rows = [row for row in ledger.energy() if row.source == "rapl/package-0"]
+        idle = {board.name: board.idle_uw for board in ledger.boards()}
+    assert idle["declared"] is None
+    assert idle["counted"] is not None
+    assert 2e6 < idle["counted"] < 40e6, "20 W, on a busy machine less"
+    assert "measuring idle watts, 0 s left" in counted.err or "measuring idle watts, 1 s left" in counted.err
+    assert f"idle: {idle['counted'] / 1e6:.3f} W" in counted.err
     assert [row.round for row in rows] == [1, 2]
     for row in rows:
         parts = (row.compute_uj, row.wait_uj, row.transfer_uj, row.wasted_uj, row.other_uj)
@@ -81,6 +87,9 @@ def test_joules_of_a_counter_reach_the_journal_and_the_report(bench: Bench) -> N
         assert row.compute_uj > 0
         assert row.bound_uj is not None
         assert row.bound_uj > 0
+        assert row.sampling_uj == 0, "a counter leaves nothing out"
+        assert row.split_uj is not None
+        assert row.split_uj > 0
     assert "measured and modelled" in host.out
 
 

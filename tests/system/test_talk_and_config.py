@@ -117,7 +117,7 @@ def test_config_show_of_an_agent_shows_paths_of_keys_and_never_a_secret(bench: B
     as_json = bench.call("paceline-agent", "config", "show", "--config", config, "--json")
     assert (shown.ends(), as_json.ends()) == (0, 0)
     assert 'key_file = "pi.key"  # agent.toml:1\n' in shown.out
-    assert "period_ms = 100  # default\n" in shown.out
+    assert "delay_ms = 5.0  # default\n" in shown.out
     assert tomllib.loads(shown.out) == json.loads(as_json.out)["settings"]
     assert "origins" not in json.loads(as_json.out)
     assert secret not in shown.out + as_json.out + shown.err + as_json.err

@@ -47,19 +47,22 @@ class Metered:
 
 
 VOLTS = 5.0
+# Periods are set: on an emulated processor the costs of a reading say nothing of a board's.
 METERED = {
-    "rapl": Metered("rapl", "", (Rail("package-0"),), amperes=40.0),  # 200 W: wraps every 2.5 s
+    "rapl": Metered("rapl", "period_ms = 100", (Rail("package-0"),), amperes=40.0),  # 200 W: wraps every 2.5 s
     "ina219": Metered("ina219", "bus = {bus}\naddress = 0x40\nshunt_ohm = 0.1", (Rail("40"),), chip=0x40),
     "ina3221": Metered(
         "ina3221",
-        "bus = {bus}\naddress = 0x41\nshunt_ohm = 0.1\nrails = [{{channel = 1}}, {{channel = 3}}]",
+        "period_ms = 26\nbus = {bus}\naddress = 0x41\nshunt_ohm = 0.1\nrails = [{{channel = 1}}, {{channel = 3}}]",
         (Rail("41", "1"), Rail("41", "3")),
         chip=0x41,
     ),
-    "hwmon, ina219": Metered("hwmon", 'labels = ["ina219@{bus}-0044/ch1"]', (Rail("44"),), amperes=3.137),
+    "hwmon, ina219": Metered(
+        "hwmon", 'period_ms = 100\nlabels = ["ina219@{bus}-0044/ch1"]', (Rail("44"),), amperes=3.137
+    ),
     "hwmon, ina3221": Metered(
         "hwmon",
-        'labels = ["ina3221@{bus}-0042/ch1", "ina3221@{bus}-0042/ch2"]',
+        'period_ms = 100\nlabels = ["ina3221@{bus}-0042/ch1", "ina3221@{bus}-0042/ch2"]',
         (Rail("42", "1"), Rail("42", "2")),
         amperes=3.137,
     ),

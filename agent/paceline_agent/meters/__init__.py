@@ -62,7 +62,9 @@ class MeterSettings:
     source: Literal[
         "none", "modelled", "rapl", "ina219", "ina3221", "hwmon", "power_supply", "serial", "replay"
     ] = "none"  # fmt: skip
-    period_ms: Annotated[int, Bounds(ge=10, le=60_000)] = 100  # ten readings a second see a round, not a step
+    period_ms: Annotated[int, Bounds(ge=10, le=60_000)] | None = None  # empty: chosen for the source and its costs
+    # Seconds before the first round in which watts are measured while nothing is done; empty: 30, 0 without a sensor.
+    idle_s: Annotated[float, Bounds(ge=0, le=600)] | None = None
     idle_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None  # declared; `modelled` needs both
     active_w: Annotated[float, Bounds(ge=0, le=1e5)] | None = None
     rapl_root: str = POWERCAP  # where the kernel shows its powercap zones, when that is not below sysfs_root
@@ -79,7 +81,7 @@ class MeterSettings:
     bus: int | str = 1  # number of /dev/i2c-N, or a path; 1 is on the pin header of a Raspberry Pi
     address: Annotated[int, Bounds(ge=0x40, le=0x4F)] = 0x40
     shunt_ohm: Annotated[float, Bounds(ge=1e-4, le=100)] | None = None  # R100 on the resistor is 0.1
-    shunt_tolerance_percent: Annotated[float, Bounds(ge=0, le=20)] = 1.0  # the resistor's; part of the error bound
+    shunt_tolerance_percent: Annotated[float, Bounds(ge=0, le=20)] = 1.0  # the resistor's; part of the bound; hwmon too
     range_mv: Literal[40, 80, 160, 320] = 320  # ina219: shunt voltage at full scale
     average: int | None = None  # samples a reading: ina219 128 of up to 128, ina3221 1 of up to 1024
     shortest_round_s: Annotated[float, Bounds(gt=0, le=1e6)] | None = None  # to judge an ina3221's average above 1
@@ -131,7 +133,8 @@ def _check_chips(settings: MeterSettings) -> None:
         "rails",
     )
     if settings.source not in CHIPS:
-        if named := [key for key in mine if getattr(settings, key) != plain[key].default]:
+        others = [key for key in mine if settings.source != "hwmon" or key != "shunt_tolerance_percent"]
+        if named := [key for key in others if getattr(settings, key) != plain[key].default]:
             raise ValueError(f'meter.{named[0]} belongs to source = "ina219" or "ina3221"; set one, or remove it')
         return
     rails = settings.rails or (RailSettings(),)
@@ -190,7 +193,9 @@ SCATTERED = {"hwmon", "power_supply"}  # of instants: read at a random one of ea
 class Meter(Protocol):
     """One source. `read` is called from the meter's thread, `activity` from the agent's.
 
-    One that also has `due_us` is read then instead of after a whole period, if that is sooner.
+    One that also has `due_us` is read then instead of after a whole period, if that is sooner. `rhythm` (of
+    paceline_agent.cadence) says what it can do; `follow(period_us)` is told of another period by the meter's thread;
+    `said()` returns what the device wants a person to read.
     """
 
     source: str  # label of every joule that comes from here: "modelled", "ina3221/ch1"

@@ -18,18 +18,23 @@ from paceline_agent.meters import SOURCES, MeterError
 PREFERRED = ("hwmon", "ina3221", "ina219", "serial", "power_supply", "rapl")
 
 
-PLACES = ("paceline_agent.meters.chips", "paceline_agent.meters.ports")  # asked too, though they are no sources
+PLACES = (
+    "paceline_agent.meters.chips",
+    "paceline_agent.meters.ports",
+    "paceline_agent.meters.serial_scan",
+)  # asked too, though they are no sources
 Kind = Literal["meter", "rail", "bus", "port"]  # rail: usable, but only a user knows of what it is a part
 KINDS = get_args(Kind)
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where to look. `i2c_bus`: "" all buses, else a number or the path of one."""
+    """Where to look. `i2c_bus`: "" all buses, else a number or the path of one. `listen`: open serial ports."""
 
     sysfs_root: Path = Path("/sys")
     dev_root: Path = Path("/dev")
     i2c_bus: str = ""
+    listen: bool = False
 
 
 @dataclass(frozen=True)

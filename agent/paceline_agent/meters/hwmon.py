@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading, sysfs
 from paceline_agent.meters.counting import Counter, CounterSum, asleep_us
 from paceline_agent.meters.findings import Finding, Where, refused
@@ -20,7 +21,7 @@ from paceline_agent.meters.hwmon_tree import RailFiles, choose, find_rails
 from paceline_agent.meters.rail import Rail
 
 UPDATE_US = 1_000  # no joule counter of a chip is known to move faster
-SHUNT_PPM = 10_000  # tolerance of a usual shunt; the kernel does not know it
+UPDATE_MOST_US = 10_000_000  # whatever a driver claims
 DEFAULT_SHUNT_UOHM = 10_000  # what drivers assume when nobody has told them
 
 
@@ -67,6 +68,7 @@ class Hwmon:
         if all(rail.energy is not None for rail in self._rails):
             self._sum = CounterSum([Counter(rail.name, None) for rail in self._rails], UPDATE_US, asleep)
         self._shunts = [_shunt_uohm(rail) for rail in self._rails]
+        self.rhythm = Rhythm(max(map(_update_us, self._rails)))
         self._take()  # what cannot be read is told at the start
 
     def read(self, now_us: int) -> Sequence[Reading | Count]:
@@ -94,8 +96,14 @@ class Hwmon:
             flags += ("negative",)
         if any(map(_is_saturated, self._rails, rails, self._shunts)):
             flags += ("saturated",)
-        error_uw = sum(map(_error_uw, self._rails, rails, self._shunts))
+        tolerance_ppm = round(self._settings.shunt_tolerance_percent * 10_000)
+        error_uw = sum(_error_uw(*each, tolerance_ppm) for each in zip(self._rails, rails, self._shunts, strict=True))
         return [Reading(t_us, t_us, power_uw, error_uw, flags)]
+
+    @property
+    def steps(self) -> int:
+        """Return how many milliamperes, the steps of the files, the rail shows that shows most."""
+        return max((abs(rail.current_ua or 0) for rail in self._seen), default=0) // 1000
 
     def seen_rails(self) -> Sequence[Rail]:
         """Return what the last good read has seen."""
@@ -187,6 +195,14 @@ def _read(rail: RailFiles, energy: bool = False) -> Rail:
     )  # fmt: skip
 
 
+def _update_us(rail: RailFiles) -> int:
+    """Return how often the driver has the chip convert, 0 when it does not tell."""
+    try:
+        return min(1000 * sysfs.read_int(rail.folder / "update_interval"), UPDATE_MOST_US)
+    except MeterError:
+        return 0
+
+
 def _shunt_uohm(rail: RailFiles) -> int:
     """Return the shunt that the driver reckons with, 0 when it does not tell."""
     try:
@@ -213,8 +229,8 @@ def _is_saturated(files: RailFiles, seen: Rail, shunt_uohm: int) -> bool:
     return (abs(seen.current_ua) + resolution_ua) * shunt_uohm >= accuracy.full_scale_uv * 1_000_000
 
 
-def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int) -> int:
-    """Return the instrument's bound: resolution of the files, the chip's maxima, the shunt's usual tolerance.
+def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int, tolerance_ppm: int) -> int:
+    """Return the instrument's bound: resolution of the files, the chip's maxima, the shunt's tolerance.
 
     For a chip that is not in the table, or whose shunt is not told, it is the resolution alone.
     """
@@ -225,7 +241,7 @@ def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int) -> int:
     accuracy = ACCURACY.get(files.chip)
     if accuracy is not None:
         voltage_error_uv += accuracy.bus_offset_uv + voltage_uv * accuracy.bus_gain_ppm / 1e6
-        current_error_ua += current_ua * (accuracy.gain_ppm + SHUNT_PPM) / 1e6
+        current_error_ua += current_ua * (accuracy.gain_ppm + tolerance_ppm) / 1e6
         if shunt_uohm:
             current_error_ua += accuracy.offset_uv * 1e6 / shunt_uohm
             current_error_ua += current_ua * abs(_scale_ppm(files, shunt_uohm)) / 1e6

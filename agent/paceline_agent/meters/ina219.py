@@ -9,6 +9,7 @@ register 03 clears it. Bounds are those of a grade A chip over temperature (7.5)
 from __future__ import annotations
 
 from paceline import core
+from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import MeterError, MeterSettings, RailSettings, Reading
 from paceline_agent.meters.bus import Bus, I2cBus
 from paceline_agent.meters.conversions import Conversions
@@ -33,6 +34,7 @@ SPECS = {
 }
 TI, TI_AT = 0x5449, 0xFE  # where other chips of this maker name themselves; an INA219 has no such register
 AVERAGE = 128
+STEP_UV = 10
 
 
 class Ina219:
@@ -50,12 +52,20 @@ class Ina219:
         counted = [chip for chip in self._chips if chip.rail.counted]
         self.source = "ina219/" + "+".join(chip.rail.name for chip in counted)
         self.duty = counted[0].duty
+        longest_us = max(chip.cycle_us for chip in counted)
+        self.rhythm = Rhythm(longest_us, longest_us, is_fixed=True, why="each conversion, as it ends")
         self._sum = Sum(len(counted))
         self._counted = {id(chip): place for place, chip in enumerate(counted)}
 
     def seen_rails(self) -> tuple[RailReading, ...]:
         """Return what each rail showed last; rails that have shown nothing yet are missing."""
         return tuple(chip.last for chip in self._chips if chip.last is not None)
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps of its converter a counted shunt shows, of that which shows most."""
+        shown = [abs(chip.last.shunt_uv) for chip in self._chips if chip.last is not None and chip.rail.counted]
+        return max(shown, default=0) // STEP_UV
 
     @property
     def resets(self) -> int:
@@ -106,7 +116,7 @@ class _Chip:
         self.duty = shunt_us / (shunt_us + bus_us)
         value = BUS_32_V | GAIN[settings.range_mv] << 11 | badc << 7 | sadc << 3 | BOTH_CONTINUOUS
         self.config = Configured(bus, rail.place, value, "INA219")
-        self._cycle_us = shunt_us + bus_us
+        self.cycle_us = shunt_us + bus_us
         bus.claim(rail.place)
         _refuse_others(bus, rail.place)
         self._flags: tuple[str, ...] = ()
@@ -116,7 +126,7 @@ class _Chip:
         self._ready = False  # until this succeeds
         self.config.write()
         self._rearm_us = self._bus.read(self.rail.place, POWER).before_us  # a flag from before says nothing
-        self._conversions = Conversions(self._cycle_us, self._rearm_us)
+        self._conversions = Conversions(self.cycle_us, self._rearm_us)
         self.due_us = self._conversions.due_us(self._rearm_us)
         self._ready = True
 
@@ -146,7 +156,7 @@ class _Chip:
         self.last = last = shown(self.rail, decoded, self._spec, self._tolerance_ppm)
         flags, self._flags = last.flags + self._flags, ()
         begin_us = end_us - self._conversions.cycle_us
-        if before_us is not None and abs(begin_us - before_us) < self._cycle_us // 4:
+        if before_us is not None and abs(begin_us - before_us) < self.cycle_us // 4:
             begin_us = before_us  # conversions follow each other at once
         return Reading(begin_us, end_us, last.power_uw, last.error_uw, flags)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 
 from paceline import core
+from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import CHIPS, MeterError, MeterSettings, RailSettings, Reading
 from paceline_agent.meters.bus import Bus, I2cBus
 from paceline_agent.meters.conversions import Conversions
@@ -24,6 +25,7 @@ BUS_CODE, BUS_US = 2, 332  # conversion times: a supply is steady, ...
 SHUNT_CODE, SHUNT_US = 7, 8_244  # ... a current is not
 BOTH_CONTINUOUS = 7
 SPEC = Spec(80 + 30 + 20, 5_500, 16_000 + 4_000, 5_500)  # offset, its drift and half a step of 40 uV; bus, 8 mV
+STEP_UV = 40
 EVERY_US = 26_000  # between readings: one cycle of three channels, or three of one; more often costs processor time
 SMEAR = 200  # a filter's memory must be this many times shorter than a round, then it moves 1 % at most
 
@@ -41,8 +43,8 @@ class Ina3221:
         self._average = settings.average or 1
         self._cycle_us = len(self._rails) * (SHUNT_US + BUS_US)
         _refuse_smear(self._average, self._cycle_us, settings.shortest_round_s)
-        self._mean_skip = max(1, min(settings.period_ms * 1000, EVERY_US) // self._cycle_us)
-        self.duty = SHUNT_US / (self._mean_skip * self._cycle_us)
+        self.rhythm = Rhythm(self._cycle_us, max(EVERY_US, self._cycle_us), why="usual for this chip")
+        self.follow(EVERY_US if settings.period_ms is None else settings.period_ms * 1000)
         self._tolerance_ppm = round(settings.shunt_tolerance_percent * 10_000)
         self._dice = dice or random.Random()
         self._seen: tuple[RailReading, ...] = ()
@@ -58,6 +60,16 @@ class Ina3221:
         except Exception:
             self._bus.close()
             raise
+
+    def follow(self, period_us: int) -> None:
+        """Read about once in such a period."""
+        self._mean_skip = max(1, period_us // self._cycle_us)
+        self.duty = SHUNT_US / (self._mean_skip * self._cycle_us)
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps of its converter a counted shunt shows, of that which shows most."""
+        return max((abs(rail.shunt_uv) for rail in self._seen if rail.counted), default=0) // STEP_UV
 
     @property
     def resets(self) -> int:

@@ -52,11 +52,16 @@ def _about_bus(where: Where, folder: Path, name: str) -> str:
     return about
 
 
-def _ports(where: Where) -> Iterator[Finding]:
+def serial_ports(where: Where) -> list[Path]:
+    """Return the serial ports, by lasting names where they have some."""
     by_id = sysfs.children(where.dev_root / "serial" / "by-id")
     named = {os.path.realpath(path) for path in by_id}
     plain = [path for path in sysfs.children(where.dev_root) if path.name.startswith(("ttyACM", "ttyUSB"))]
-    for path in [*by_id, *(path for path in plain if os.path.realpath(path) not in named)]:
+    return [*by_id, *(path for path in plain if os.path.realpath(path) not in named)]
+
+
+def _ports(where: Where) -> Iterator[Finding]:
+    for path in serial_ports(where):
         yield _access("port", "serial", path, "a serial port")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading, sysfs
 from paceline_agent.meters.counting import Counter, CounterSum, asleep_us
 from paceline_agent.meters.findings import Finding, Where, refused
@@ -20,6 +21,7 @@ from paceline_agent.meters.rail import Rail
 UJ_PER_UWH = 3600
 STEP_UJ = 10_000 * UJ_PER_UWH  # gauges of the ACPI kind count in 10 mWh
 UPDATE_US = 1_000
+GAUGE_US = 1_000_000  # few gauges move more often
 OUTSIDE = ("Mains", "USB", "Wireless")  # types of supplies that feed a board from outside
 
 
@@ -40,6 +42,7 @@ class PowerSupply:
         self._root = Path(settings.sysfs_root) / "class" / "power_supply"
         self._batteries = find_batteries(self._root)
         self.source = "power_supply/" + "+".join(battery.name for battery in self._batteries)
+        self.rhythm = Rhythm(usual_us=GAUGE_US, why="usual for a gauge")
         self._seen: tuple[Rail, ...] = ()
         ways = {battery.way for battery in self._batteries}
         if "energy" in ways and len(ways) > 1:

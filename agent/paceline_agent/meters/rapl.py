@@ -8,15 +8,18 @@ stands in where there is no package. A failed reading is no reading.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import POWERCAP, Count, MeterError, MeterSettings, sysfs
 from paceline_agent.meters.counting import POWER_MAX_W, CounterSum, asleep_us
 from paceline_agent.meters.findings import Finding, Where, refused
-from paceline_agent.meters.rapl_zones import Zone, find_domains
+from paceline_agent.meters.rapl_zones import Domain, Zone, find_domains
 
 UPDATE_US = 1_000  # the processor moves its counters about once a millisecond
+STILL_S = 0.05
 TWIN_UJ = 2 * POWER_MAX_W * UPDATE_US  # by so much may one counter seem to differ from itself, read a moment later
 
 
@@ -32,8 +35,10 @@ class Rapl:
         self._kinds: Sequence[str] = settings.domains
         self._asleep, self._timer_us = asleep, timer_us
         self._domains = find_domains(self._root, self._kinds)
-        for zone in self._zones():
-            _check_period(zone, settings.period_ms)
+        if settings.period_ms is not None:
+            for zone in self._zones():
+                _check_period(zone, settings.period_ms)
+        self.rhythm = Rhythm(UPDATE_US, longest_us=1000 * min(map(_longest_ms, self._zones())))
         self.source = "rapl/" + "+".join(domain.name for domain in self._domains)
         self._apart: set[str] = set()  # domains whose dies were seen to count each its own
         self._lost = False
@@ -126,7 +131,21 @@ def find(where: Where) -> list[Finding]:
     about = "the processor's own counters: packages without memory and board"
     extra = [kind for kind in ("dram", "psys") if _has(root, kind)]
     todo = f"meter.domains can choose {' and '.join(extra)} too" if extra else ""
+    if _stands_still(domains):
+        about += "; it stood still while this was looked at: frozen"
+        todo = "compare it with another meter or a load (`meter selftest`): joules of a frozen counter are 0"
     return [Finding("meter", "rapl", name, True, about, todo)]
+
+
+def _stands_still(domains: Sequence[Domain]) -> bool:
+    """Return whether no counter moves, which moves once a millisecond even when nothing is done."""
+    zones = [zone for domain in domains for zone in domain.zones]
+    before = [_count_uj(zone) for zone in zones]
+    end_s = time.monotonic() + STILL_S
+    while time.monotonic() < end_s:
+        if [_count_uj(zone) for zone in zones] != before:
+            return False
+    return True
 
 
 def _has(root: Path, kind: str) -> bool:
@@ -149,13 +168,16 @@ def _count_uj(zone: Zone) -> int:
 
 def _check_period(zone: Zone, period_ms: int) -> None:
     """Refuse a period in which a counter could wrap twice, even when one reading in between is missed."""
-    range_uj = zone.counter.range_uj or 0
-    longest_ms = range_uj // (2 * POWER_MAX_W * 1_000)
+    range_uj, longest_ms = zone.counter.range_uj or 0, _longest_ms(zone)
     if period_ms > longest_ms:
         raise MeterError(
             f"meter.period_ms = {period_ms} is too long for {zone.counter.name}, which begins anew after "
             f"{range_uj // 1_000_000} J: use at most {longest_ms}"
         )
+
+
+def _longest_ms(zone: Zone) -> int:
+    return (zone.counter.range_uj or 0) // (2 * POWER_MAX_W * 1_000)
 
 
 def _denied(counter: Path) -> sysfs.DeniedError:

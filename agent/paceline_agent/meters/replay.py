@@ -2,7 +2,8 @@
 """Traces: what a meter read, as lines of JSON, and a source that reads them again.
 
 The first line tells schema, source and period, each further one is a reading (t0, t1 in us, power and error in uW), a
-count (t, uJ) or a miss. A recording that was cut off ends with half a line, which is left out.
+count (t, uJ), a miss, or another period (us) that counts from there on. A recording that was cut off ends with half a
+line, which is left out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeGuard
 
+from paceline_agent.cadence import Rhythm
+from paceline_agent.metering import Pace
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading
 
 SCHEMA = "paceline-trace-1"
@@ -32,12 +35,12 @@ class Trace:
 
     source: str
     period_us: int
-    entries: tuple[Reading | Count | Miss, ...]
+    entries: tuple[Reading | Count | Miss | Pace, ...]
 
     @property
     def span_us(self) -> tuple[int, int]:
         """Return the instants of the first and the last reading, (0, 0) when there is none."""
-        readings = [entry for entry in self.entries if not isinstance(entry, Miss)]
+        readings = [entry for entry in self.entries if not isinstance(entry, Miss | Pace)]
         return (begin_of(readings[0]), end_of(readings[-1])) if readings else (0, 0)
 
 
@@ -66,6 +69,10 @@ class Recorder:
         self.misses += 1
         self._write({"missed": trouble})
 
+    def paced(self, period_us: int) -> None:
+        """Write down that what follows comes in another period."""
+        self._write({"period_us": period_us})
+
     def _write(self, line: dict[str, object]) -> None:
         with self._lock:
             try:
@@ -82,6 +89,7 @@ class Replay:
         self._path = settings.trace
         self._trace = read_trace(Path(settings.trace))
         self.source = f"replay/{self._trace.source}"
+        self.rhythm = _own(self._trace.period_us)
         self._shift_us = now_us - self._trace.span_us[0]
         self._next = 0
 
@@ -96,6 +104,10 @@ class Replay:
                     return due
                 self._next += 1
                 raise MeterError(entry.text)
+            if isinstance(entry, Pace):
+                self.rhythm = _own(entry.period_us)
+                self._next += 1
+                continue
             if end_of(entry) + self._shift_us > now_us:
                 return due
             self._next += 1
@@ -109,6 +121,10 @@ class Replay:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def _own(period_us: int) -> Rhythm:
+    return Rhythm(period_us, period_us, is_fixed=True, why="of the recording")
 
 
 def read_trace(path: Path) -> Trace:
@@ -136,7 +152,7 @@ def end_of(reading: Reading | Count) -> int:
     return reading.t_us if isinstance(reading, Count) else reading.t1_us
 
 
-def _entries(path: Path, lines: Sequence[str]) -> Iterator[Reading | Count | Miss]:
+def _entries(path: Path, lines: Sequence[str]) -> Iterator[Reading | Count | Miss | Pace]:
     for number, text in enumerate(lines, 2):
         line = _object(path, number, text)
         flags = line.get("flags", [])
@@ -145,6 +161,8 @@ def _entries(path: Path, lines: Sequence[str]) -> Iterator[Reading | Count | Mis
             raise MeterError(f"{path}, line {number}: flags are an array of names")
         if isinstance(line.get("missed"), str):
             yield Miss(str(line["missed"]))
+        elif numbers.get("period_us", 0) > 0:
+            yield Pace(numbers["period_us"])
         elif {"t", "uj", "error"} <= numbers.keys() and min(numbers.values()) >= 0:
             yield Count(numbers["t"], numbers["uj"], numbers["error"], tuple(flags))
         elif {"t0", "t1", "uw", "error"} <= numbers.keys() and 0 <= numbers["t0"] <= numbers["t1"]:

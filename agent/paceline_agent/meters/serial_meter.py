@@ -6,8 +6,10 @@ The meter speaks by itself; `read` returns what has come meanwhile. docs/PROTOCO
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
+from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import MeterError, MeterSettings, Reading
 from paceline_agent.meters import serial_frames as frames
 from paceline_agent.meters.device_clock import LIMIT
@@ -16,6 +18,8 @@ from paceline_agent.meters.serial_port import SerialPort
 from paceline_agent.meters.serial_stream import WRAP, Health, Kind, Sample, Stream
 
 PATIENCE_US = 3_000_000  # a meter that has not said anything sensible for so long is in trouble
+NOTES = 16  # TEXTs that are kept until somebody looks; of a meter that goes on talking ...
+NOTE_US = 1_000_000  # ... one a second
 SILENT_PERIODS = 10  # ... a slow one for so many of its periods
 
 
@@ -39,6 +43,11 @@ class SerialMeter:
         return self._speech.ident
 
     @property
+    def steps(self) -> int:
+        """Return how many steps of its converter the channel shows that shows most; 0 where that is not known."""
+        return self._speech.steps
+
+    @property
     def health(self) -> Health:
         """Return what went wrong so far."""
         return self._speech.stream.health if self._speech.stream is not None else Health()
@@ -47,6 +56,13 @@ class SerialMeter:
     def damaged(self) -> int:
         """Return how many frames or lines came damaged."""
         return self._speech.parser.damaged
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """The meter's own period, as it says or as it is seen."""
+        if self.ident is not None:
+            return Rhythm(self.ident.period_us)
+        return Rhythm(self._speech.stream.period_us if self._speech.stream is not None else 0)
 
     def read(self, now_us: int) -> Sequence[Reading]:
         """Return the readings that have come. Raises MeterError when the meter is in trouble and there are none."""
@@ -62,12 +78,21 @@ class SerialMeter:
             self._complain(now_us)
         return readings
 
+    def said(self) -> list[str]:
+        """Return what the meter has said to a person since the last call."""
+        notes = self._speech.notes
+        return [notes.popleft() for _ in range(len(notes))]
+
     def activity(self, t_us: int, active: bool) -> None:
         """A sensor has no use for it."""
 
     def close(self) -> None:
         """Give the port back."""
         self._port.close()
+
+    def _period_us(self) -> int:
+        set_ms = self._settings.period_ms
+        return self.rhythm.update_us if set_ms is None else set_ms * 1000
 
     def _complain(self, now_us: int) -> None:
         if self._port.trouble:
@@ -81,7 +106,7 @@ class SerialMeter:
                 f"{LIMIT * 100:g} %; is the unit of its time right?"
             )
         since_us = max(self._heard_us, self._port.opened_us)
-        if now_us - since_us < max(PATIENCE_US, SILENT_PERIODS * self._settings.period_ms * 1000):
+        if now_us - since_us < max(PATIENCE_US, SILENT_PERIODS * self._period_us()):
             return
         if self._bytes == 0:
             raise MeterError(
@@ -104,6 +129,9 @@ class Frames:
         self.stream: Stream | None = None
         self.ident: frames.Ident | None = None
         self.trouble = ""
+        self.notes: deque[str] = deque(maxlen=NOTES)  # TEXT for a person
+        self._notes_left, self._note_us = NOTES, 0
+        self.steps = 0
         self._energies: tuple[int, ...] = ()  # the counters of the last reading, and their sum without wraps
         self._energy_nj = 0
 
@@ -115,6 +143,8 @@ class Frames:
                 self._meet(frame)
             elif isinstance(frame, frames.ReadingFrame):
                 heard |= self._reading(frame, arrival_us)
+            elif isinstance(frame, frames.Text):
+                self._note(frame.text, arrival_us)
             elif isinstance(frame, frames.Fault):
                 self.trouble = f"the meter reports fault {frame.code}: {frame.text or 'no text'}"
             elif isinstance(frame, frames.Unsupported):
@@ -123,6 +153,15 @@ class Frames:
                     "update the older one"
                 )
         return heard
+
+    def _note(self, text: str, arrival_us: int) -> None:
+        earned = (arrival_us - self._note_us) // NOTE_US
+        if earned > 0:
+            self._notes_left, self._note_us = min(NOTES, self._notes_left + earned), arrival_us
+        clean = "".join(c if c.isprintable() else " " for c in text).strip()
+        if clean and self._notes_left > 0:
+            self._notes_left -= 1
+            self.notes.append(clean)
 
     def _meet(self, ident: frames.Ident) -> None:
         if ident == self.ident:
@@ -149,9 +188,10 @@ class Frames:
         missing = [name for name in wanted if name not in names]
         if missing or not wanted:
             raise MeterError(f"meter.channels: the meter has {', '.join(names)}; choose of them, got {list(wanted)}")
-        if ident.period_us > self._settings.period_ms * 1000:
+        set_ms = self._settings.period_ms
+        if set_ms is not None and ident.period_us > set_ms * 1000:
             raise MeterError(
-                f"meter.period_ms = {self._settings.period_ms} is shorter than the meter's own period: use "
+                f"meter.period_ms = {set_ms} is shorter than the meter's own period: use "
                 f"{-(-ident.period_us // 1000)}, else each of its readings looks like a gap"
             )
         chosen = [names.index(name) for name in wanted]
@@ -169,7 +209,7 @@ class Frames:
         if frame.flags & frames.STALE:
             self.stream.skip(frame.sequence)
             return True
-        self.stream.health.saturated += bool(frame.flags & frames.SATURATED)
+        full = bool(frame.flags & frames.SATURATED)
         channels = [self.ident.channels[place] for place in self._chosen]
         counts = [values[place] for place in self._chosen]
         self.trouble = ""
@@ -177,20 +217,25 @@ class Frames:
             self._count(channels, tuple(count[0] for count in counts))
             gain_ppm, offset_uw = max(c.gain_ppm for c in channels), sum(c.offset_uw for c in channels)
             step_nj = sum(channel.lsb for channel in channels)
-            energy = Sample(arrival_us, None, self._energy_nj, gain_ppm, offset_uw, step_nj, frame.t_us, frame.sequence)
+            energy = Sample(
+                arrival_us, None, self._energy_nj, gain_ppm, offset_uw, step_nj, frame.t_us, frame.sequence, full
+            )
             self.stream.add(energy)
             return True
+        self.steps = max(abs(count[-1]) for count in counts)  # of a pair, the current
         powers = [_power_uw(channel, count) for channel, count in zip(channels, counts, strict=True)]
         offset_uw = sum(
             channel.offset_uw + abs(power) * channel.gain_ppm // 1_000_000 + _step_uw(channel, count)
             for channel, power, count in zip(channels, powers, counts, strict=True)
         )
-        self.stream.add(Sample(arrival_us, sum(powers), None, 0, offset_uw, 0, frame.t_us, frame.sequence))
+        self.stream.add(Sample(arrival_us, sum(powers), None, 0, offset_uw, 0, frame.t_us, frame.sequence, full))
         return True
 
     def _count(self, channels: list[frames.Channel], counts: tuple[int, ...]) -> None:
+        self.steps = 0
         for channel, count, last in zip(channels, counts, self._energies or counts, strict=True):
             step = (count - last + (1 << 63)) % (1 << 64) - (1 << 63)  # a counter may wrap, and go back
+            self.steps = max(self.steps, abs(step))
             self._energy_nj += step * channel.lsb
         self._energies = counts
 
@@ -202,6 +247,8 @@ class Lines:
     trouble = ""
 
     def __init__(self, settings: MeterSettings, delay_us: int) -> None:
+        self.steps = 0  # nor is a line's last digit a step
+        self.notes: deque[str] = deque()  # they have no words for a person
         self.expects = f"a line of {settings.format} with {', '.join(settings.channels)}"
         self.parser = LineParser(settings.format, settings.channels)
         units = {channel.rpartition("=")[2] for channel in settings.channels}
@@ -211,7 +258,10 @@ class Lines:
 
     def hear(self, arrival_us: int, data: bytes) -> bool:
         """Take bytes; return whether a reading was among them."""
+        damaged = self.parser.damaged
         lines = self.parser.feed(data)
+        if self.parser.damaged > damaged:
+            self.stream.note("lost")
         for line in lines:
             self._reading(line, arrival_us)
         return bool(lines)

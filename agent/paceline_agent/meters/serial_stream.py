@@ -8,6 +8,7 @@ and how long it lasted is told by ours (device_clock). What is lost, or lies bef
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,7 @@ WRAP = 1 << 32  # a sequence number's, and a device time's in its own unit
 JUMP_US = 10_000_000  # the device's clock and ours go apart by more, between two readings: it is another clock now
 WAITING = 4096  # readings held until the device's clock is known; at a kilohertz that is twice the time it takes
 SLEW = 0.01  # a better knowledge of the clock is worked in by so much of each interval
+STEPS = 9  # last times between samples; a lost or late one changes not the middle one
 POWER_MAX_UW = 100_000_000_000  # 100 kW, above which the integrator believes no reading
 
 Kind = Literal["energy", "mean", "point"]
@@ -35,6 +37,7 @@ class Sample:
     step_nj: int = 0  # resolution of the energy
     t_us: int | None = None  # device time, wrapping; None: it tells none
     sequence: int | None = None
+    is_saturated: bool = False  # a converter was at the end of its scale
 
 
 @dataclass
@@ -56,6 +59,7 @@ class _Timed:
     power_uw: int | None  # None: no reading ends here, but the next one may begin
     error_uw: int = 0
     step_uj: int = 0
+    flags: tuple[str, ...] = ()
 
 
 class Stream:
@@ -79,6 +83,13 @@ class Stream:
         self._needs_base = True  # a mean since an unknown instant is no reading
         self._span_uw: tuple[int, int] | None = None  # least and greatest power seen
         self._ready: list[Reading] = []
+        self._steps: deque[int] = deque(maxlen=STEPS)
+        self._flags: dict[str, None] = {}  # what the next reading must be told of, an ordered set
+
+    @property
+    def period_us(self) -> int:
+        """The middle one of the last times between two samples; 0 before there are enough."""
+        return sorted(self._steps)[len(self._steps) // 2] if len(self._steps) == STEPS else 0
 
     def take(self) -> list[Reading]:
         """Return the readings that have become known, oldest first."""
@@ -89,14 +100,20 @@ class Stream:
         """The device began anew: what comes next has nothing to do with what came before."""
         if self._last is not None:
             self.health.resets += 1
+            self.note("reset")
         self._map()
         self._last, self._sequence, self._known, self.clock = None, None, None, None
         self._hole()
+
+    def note(self, flag: str) -> None:
+        """Let the next reading bear a flag, and with it the windows around it."""
+        self._flags[flag] = None
 
     def skip(self, sequence: int | None) -> None:
         """A sample came that has no fresh value; the next one does not follow at once."""
         if self._follows(sequence):
             self.health.stale += 1
+            self.note("stale")
             self._hole()
 
     def add(self, sample: Sample) -> None:
@@ -113,6 +130,11 @@ class Stream:
                 self.clock = DeviceClock(device_us, sample.arrival_us)
             else:
                 self.clock.add(device_us, sample.arrival_us)
+        if self._last is not None:
+            self._steps.append(device_us - self._device_us)
+        if sample.is_saturated:
+            self.health.saturated += 1
+            self.note("saturated")
         self._waiting.append(self._timed(sample, device_us))
         self._last, self._device_us = sample, device_us
         if self.clock is None or self.clock.settled or len(self._waiting) > WAITING:
@@ -132,6 +154,7 @@ class Stream:
             self._sequence = sequence
         elif ahead > 1:
             self.health.lost += ahead - 1
+            self.note("lost")
             self._hole()
         return True
 
@@ -157,11 +180,13 @@ class Stream:
             step_nj = sample.energy_nj - last.energy_nj
             if step_nj < 0 and not self._may_fall:
                 self.health.resets += 1
+                self.note("reset")
                 self._hole()
                 return base
             power_uw = _rounded(step_nj * 1_000, device_us - self._device_us)
         if power_uw is None or abs(power_uw) > POWER_MAX_UW:
             self.health.stale += 1
+            self.note("stale")
             self._hole()
             return base
         needs_base, self._needs_base = self._needs_base, False
@@ -173,7 +198,8 @@ class Stream:
         error_uw = abs(power_uw) * sample.gain_ppm // 1_000_000 + sample.offset_uw + 1
         if was_hole:
             error_uw += self._swing_uw()  # in the hole, whatever was seen may have been
-        return _Timed(device_us, power_uw, error_uw, -(-sample.step_nj // 1_000))
+        flags, self._flags = tuple(self._flags), {}
+        return _Timed(device_us, power_uw, error_uw, -(-sample.step_nj // 1_000), flags)
 
     def _hole(self) -> None:
         self._needs_base = True
@@ -191,12 +217,14 @@ class Stream:
             t_us, skew, late_us = self._instant(timed.device_us)
             self._known = timed.device_us, t_us
             if timed.power_uw is None or t_us <= self._emitted_us or (before is None and self._kind != "point"):
+                for flag in timed.flags:
+                    self.note(flag)
                 continue
             begin_us = t_us if before is None or self._kind == "point" else max(before[1], self._emitted_us)
             error_uw = min(timed.error_uw + math.ceil(abs(timed.power_uw) * skew), POWER_MAX_UW)
             spread_us = self.clock.spread_us if self.clock is not None else 0
             edge_uj = self._swing_uw() * (self._delay_us + spread_us + late_us) // 1_000_000 + timed.step_uj
-            self._ready.append(Reading(begin_us, t_us, timed.power_uw, error_uw, edge_uj=edge_uj))
+            self._ready.append(Reading(begin_us, t_us, timed.power_uw, error_uw, timed.flags, edge_uj))
             self._emitted_us = t_us
 
     def _instant(self, device_us: int) -> tuple[int, float, int]:

@@ -519,7 +519,9 @@ class SplitMachine(Muster):
         work.result = message
         if isinstance(message, Delivery):
             m = message
-            joules = Commit(m.session, m.lease, m.compute_uj, m.bound_uj, m.energy_source, m.energy_flags)
+            joules = Commit(
+                m.session, m.lease, m.compute_uj, m.bound_uj, m.energy_source, m.energy_flags, m.sampling_uj
+            )
             self._commit(index, joules, now_s)
             return
         work.owe(now_s + self.facts.patience_s)

@@ -129,8 +129,9 @@ class SplitStore(Store):
         if result is not None and commit is not None:
             known = {
                 "compute_us": result.compute_us, "compute_uj": commit.compute_uj, "compute_bound_uj": commit.bound_uj,
-                "energy_source": commit.energy_source, "energy_flags": commit.energy_flags,
-                "overruns": result.overruns, "late_us": result.late_us, "update_sha256": result.update_sha256,
+                "compute_sampling_uj": commit.sampling_uj, "energy_source": commit.energy_source,
+                "energy_flags": commit.energy_flags, "overruns": result.overruns, "late_us": result.late_us,
+                "update_sha256": result.update_sha256,
             }  # fmt: skip
             if result.update_sha256 != digest:
                 text = f"its client part is {result.update_sha256[:12]}, the host's {digest[:12]}"
