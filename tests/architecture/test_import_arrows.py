@@ -35,7 +35,7 @@ DOORS = {
     r"smbus2": r"paceline_agent\.meters\.\w*(bus|i2c)\w*",
     r"serial": r"paceline_agent\.meters\.\w*(bus|serial|uart)\w*",
     r"torch": TORCH_DOORS,
-    r"matplotlib": r"paceline_host\.plot",
+    r"matplotlib": r"paceline_host\.plot(_energy)?",
     r"pickle|marshal|shelve|dill|cloudpickle|joblib": r"(?!)",  # what a peer sends is never code
     r"asyncio|multiprocessing|concurrent\.futures": r"(?!)",  # threads meet in queues, processes on sockets
 }
