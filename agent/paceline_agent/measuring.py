@@ -20,8 +20,9 @@ KNOTS = 1024
 LAGS = (1, 2, 4, 8, 16)  # readings are compared with those so many places away; longer gaps are the bound's affair
 ENOUGH = 8  # comparisons, to speak of a variance
 # Of `paceline bench energy`, which shows where these would be too small: a mean over what an interval source has not
-# seen varies as well as those beside it, comparisons overlap, and the weights of neighbours are not independent.
-INTERVAL, FREE, SLACK = 2.0, 0.5, 1.12
+# seen varies as well as those beside it, a lone step may fall into a gap, comparisons overlap, and the weights of
+# neighbours are not independent.
+INTERVAL, GAP, FREE, SLACK = 3.0, 1.7, 0.5, 1.12
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # two-sided 95 %, 1 to 10 degrees of freedom
 
 
@@ -99,13 +100,17 @@ class Spread:
         self._near = (0.0, 0)  # W^2: variances of one reading against its neighbours, summed; their number
         self._far: dict[int, tuple[float, int]] = {}  # octave of time -> the same against others so far away
         self._unseen: dict[int, float] = {}  # octave of time -> s^2: spans that nobody looked into
+        self._bent_j = 0.0  # what straight lines leave out of a load that bends the same way all along
+        self._first_us = self._last_us = 0
 
     def add(self, reading: Reading) -> None:
         """Take the next reading."""
         self._seen.append(((reading.t0_us + reading.t1_us) // 2, reading.power_uw / 1e6))
         for lag in LAGS:
             if len(self._seen) > 2 * lag:
-                self._compare(*(self._seen[place] for place in (-1 - 2 * lag, -1 - lag, -1)), is_near=lag == 1)
+                off_w, span_us = self._compare(self._seen[-1 - 2 * lag], self._seen[-1 - lag], self._seen[-1], lag)
+                if lag == 1 and reading.t0_us == reading.t1_us:
+                    self._bent_j += off_w * span_us / 12e6  # a parabola's, over two equal spans
         last, self._last = self._last, reading
         if last is None or reading.t1_us <= self._start_us or reading.t0_us <= last.t1_us:
             return
@@ -121,22 +126,33 @@ class Spread:
             return None
         free = max(1, round(count * FREE))
         student = STUDENT[free - 1] if free <= len(STUDENT) else 1.96 + 2.7 / free
-        variance = sum(weight * max(squares / count, self._variance(octave)) for octave, weight in self._unseen.items())
-        return round(SLACK * student * math.sqrt(variance) * 1e6)
+        near, usual = squares / count, self._usual_octave()
+        variance = sum(
+            weight * max(near, self._variance(octave) * (GAP if octave > usual else 1.0))
+            for octave, weight in self._unseen.items()
+        )
+        return round((SLACK * student * math.sqrt(variance) + abs(self._bent_j)) * 1e6)
+
+    def _usual_octave(self) -> int:
+        """Return the octave above which a span is a gap: that of twice the mean time between readings."""
+        return (2 * (self._last_us - self._first_us) // (self._near[1] + 1)).bit_length()
 
     def _compare(
-        self, before: tuple[int, float], here: tuple[int, float], after: tuple[int, float], *, is_near: bool
-    ) -> None:
+        self, before: tuple[int, float], here: tuple[int, float], after: tuple[int, float], lag: int
+    ) -> tuple[float, int]:
+        """Note how far a reading is off the line through two others; return that and the time between these."""
         if not before[0] < here[0] < after[0]:
-            return  # intervals that overlap
+            return 0.0, 0  # intervals that overlap
         span_us = after[0] - before[0]
         share = (here[0] - before[0]) / span_us
         off_w = here[1] - before[1] * (1 - share) - after[1] * share
         square = off_w**2 / (1 + share**2 + (1 - share) ** 2)
-        if is_near:
+        if lag == 1:
             self._near = (self._near[0] + square, self._near[1] + 1)
+            self._first_us, self._last_us = self._first_us or before[0], after[0]
         squares, count = self._far.get(span_us.bit_length(), (0.0, 0))
         self._far[span_us.bit_length()] = (squares + square, count + 1)
+        return off_w, span_us
 
     def _variance(self, octave: int) -> float:
         """Return the variance of a reading against others that are about so far away, or a little further."""

@@ -35,7 +35,7 @@ def test_what_is_stated_holds_the_truth_and_is_not_wide(sensor: str, condition: 
 PLANTED = [
     *((sensor, condition, 0.3, "covers") for sensor in POINTS for condition in CONDITIONS),
     *((sensor, condition, 8.0, "not wide") for sensor in POINTS for condition in CONDITIONS),
-    *(("ina219", condition, 0.3, "covers") for condition in MISSING),
+    *(("ina219", condition, 0.2, "covers") for condition in MISSING),
     *(("ina219", condition, 8.0, "not wide") for condition in MISSING),
 ]
 
