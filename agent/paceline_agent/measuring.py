@@ -20,9 +20,9 @@ KNOTS = 1024
 LAGS = (1, 2, 4, 8, 16)  # readings are compared with those so many places away; longer gaps are the bound's affair
 ENOUGH = 8  # comparisons, to speak of a variance
 # Of `paceline bench energy`, which shows where these would be too small: a mean over what an interval source has not
-# seen varies as well as those beside it, a lone step may fall into a gap, comparisons overlap, and the weights of
-# neighbours are not independent.
-INTERVAL, GAP, FREE, SLACK = 3.0, 1.7, 0.5, 1.12
+# seen varies as well as those beside it (less, the longer it is), a lone step may fall into a gap, comparisons overlap,
+# and the weights of neighbours are not independent.
+INTERVAL, GAP, FREE, SLACK = 2.0, 1.7, 0.5, 1.12
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # two-sided 95 %, 1 to 10 degrees of freedom
 
 
@@ -116,7 +116,8 @@ class Spread:
             return
         blind_us, own_us = reading.t0_us - last.t1_us, reading.t1_us - reading.t0_us
         octave = (blind_us + own_us).bit_length()
-        weight = (INTERVAL if own_us else 1.0) * (blind_us / 1e6) ** 2
+        times = INTERVAL + min(1.0, own_us / blind_us) if own_us else 1.0
+        weight = times * (blind_us / 1e6) ** 2
         self._unseen[octave] = self._unseen.get(octave, 0.0) + weight
 
     def half_width_uj(self) -> int | None:

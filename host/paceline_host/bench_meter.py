@@ -95,7 +95,7 @@ def write_page(folder: Path, found: Mapping[str, Any], machine: Mapping[str, obj
     text = "\n".join(
         [
             "# What a meter costs\n",
-            f"Made by `paceline bench meter --seconds {seconds:g} --beside PYTHON --out docs/results`, where PYTHON is one "
+            f"Made by `paceline bench meter --seconds {seconds:g} --beside PYTHON --out docs/results`; PYTHON is one "
             "that has codecarbon and pyJoules.\n",
             f"Machine: {', '.join(f'{key} {value}' for key, value in machine.items())}.\n",
             f"{_markdown(OWN, own_lines(found['own']))}\n",

@@ -204,12 +204,13 @@ def _edge_us(spans: Sequence[tuple[int, int]], t_us: int) -> float:
     return (t_us - a) * (b - t_us) / (b - a) if a < b else 0.0
 
 
-def metered() -> dict[str, object]:
+def metered(names: Sequence[str] = tuple(METERED)) -> dict[str, object]:
     """Return source -> load or fault -> what the agent measured and what is true; or source -> why it is absent."""
     found: dict[str, dict[str, object]] = {}
     with ExitStack() as life:
         at_work: dict[str, Measuring] = {}
-        for name, what in METERED.items():
+        for name in names:
+            what = METERED[name]
             if what.source not in meters.SOURCES:
                 found[name] = {"absent": f"paceline_agent.meters has no {what.source}"}
                 continue
@@ -227,10 +228,11 @@ def metered() -> dict[str, object]:
     return dict(found)
 
 
-def refused() -> dict[str, object]:
+def refused(names: Sequence[str] = tuple(METERED)) -> dict[str, object]:
     """Return source -> what a user without rights is told when it is opened; None: it opens."""
     found: dict[str, object] = {}
-    for name, what in METERED.items():
+    for name in names:
+        what = METERED[name]
         if what.source not in meters.SOURCES:
             continue
         with Measuring(what):  # once with rights: all modules are loaded now, from folders that may be closed later
