@@ -35,6 +35,7 @@ test: check core-sanitized
 ARCH ?= x86_64
 test-vm: venv
 	PACELINE_VM_FETCH=1 PACELINE_VM_MACHINE=$(ARCH) $(BIN)/python -m pytest tests/vm
+	@$(BIN)/python -m tests.vm.joules
 
 check: lint types core architecture
 
