@@ -31,8 +31,9 @@ ABOUT = """\
 Each source and each tool has a process of its own. Trees are files in a folder and chips are registers in memory that
 convert at their datasheet's pace, so the time of a bus, and the kernel's for reading a real sensor, are not in it.
 
-- **CPU**: of one processor, not of all the machine has: the thread that reads, integration and an open window included, at the default rate. **us
-  CPU a reading** is the same by reading; most of it is waking up. **us a read alone**: median of 2000 reads in a row.
+- **CPU**: of one processor, not of all the machine has: the thread that reads, integration and an open window included,
+  at the default rate. **us CPU a reading** is the same by reading; most of it is waking up, so it grows where others
+  compute meanwhile. **us a read alone**: median of 2000 reads in a row.
 - **bytes on the bus**: of a reading and of what is polled for it, addresses included. A byte takes 90 us at 100 kbit/s.
 - **RSS**: what importing and opening it has added to the peak. **start**: from its import to a window on a reading.
 
