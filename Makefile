@@ -31,8 +31,11 @@ test: check core-sanitized
 	$(BIN)/python -m pytest --ignore=tests/architecture
 
 # Needs qemu-system-x86, make and gcc; the kernel comes by apt and is built below build/vm, nothing is installed.
+# ARCH=riscv64 takes a RISC-V machine instead; then qemu-system-misc, opensbi and gcc-riscv64-linux-gnu.
+ARCH ?= x86_64
 test-vm: venv
-	PACELINE_VM_FETCH=1 $(BIN)/python -m pytest tests/vm
+	PACELINE_VM_FETCH=1 PACELINE_VM_MACHINE=$(ARCH) $(BIN)/python -m pytest tests/vm
+	@$(BIN)/python -m tests.vm.joules
 
 check: lint types core architecture
 

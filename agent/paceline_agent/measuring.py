@@ -9,14 +9,20 @@ gap, number of readings, the readings' own flags, and the sampling uncertainty, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from paceline.energy import EnergyIntegrator
 from paceline.errors import CoreError
 from paceline_agent.meters import Count, Reading
 
 KNOTS = 1024
-SLACK = 1.06  # without it 94 of 100 simulated windows hold the truth: the weights of neighbours are not independent
+LAGS = (1, 2, 4, 8, 16)  # readings are compared with those so many places away; longer gaps are the bound's affair
+ENOUGH = 8  # comparisons, to speak of a variance
+# Of `paceline bench energy`, which shows where these would be too small: a mean over what an interval source has not
+# seen varies as well as those beside it (less, the longer it is), a lone step may fall into a gap, comparisons overlap,
+# and the weights of neighbours are not independent.
+INTERVAL, GAP, FREE, SLACK = 2.0, 1.7, 0.5, 1.12
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # two-sided 95 %, 1 to 10 degrees of freedom
 
 
@@ -83,60 +89,104 @@ class Measurement:
 class Scatter:
     """What readings say of the uncertainty of sampling; of several stretches of time it adds up."""
 
-    squares: float = 0.0  # W^2: estimates of the variance of one reading, summed ...
-    count: int = 0  # ... and their number
-    weights: float = 0.0  # s^2: time that each reading stands for, squared
+    squares: float = 0.0  # W^2: variances of one reading against its neighbours, summed ...
+    count: int = 0  # ... and their number ...
+    spaced_us: float = 0.0  # ... and the times between readings there
+    far: dict[int, tuple[float, int]] = field(default_factory=dict)  # octave of time -> the same for others so far away
+    unseen: dict[int, float] = field(default_factory=dict)  # octave of time -> s^2: spans that nobody looked into
+    bent_j: float = 0.0  # what straight lines leave out of a load that bends the same way all along
+
+    @property
+    def weights(self) -> float:
+        """Times that nobody looked into, squared and summed, in s^2."""
+        return sum(self.unseen.values())
 
     def add(self, other: Scatter) -> None:
         """Take what another stretch says."""
         self.squares += other.squares
         self.count += other.count
-        self.weights += other.weights
+        self.spaced_us += other.spaced_us
+        self.bent_j += other.bent_j
+        for octave, (squares, count) in other.far.items():
+            known = self.far.get(octave, (0.0, 0))
+            self.far[octave] = (known[0] + squares, known[1] + count)
+        for octave, weight in other.unseen.items():
+            self.unseen[octave] = self.unseen.get(octave, 0.0) + weight
 
     def half_width_uj(self) -> int | None:
         """Return the 95 % half-width, None while too few readings tell of it."""
         if self.count == 0:
             return None
-        student = STUDENT[self.count - 1] if self.count <= len(STUDENT) else 1.96 + 2.7 / self.count
-        return round(SLACK * student * math.sqrt(self.squares / self.count * self.weights) * 1e6)
+        free = max(1, round(self.count * FREE))
+        student = STUDENT[free - 1] if free <= len(STUDENT) else 1.96 + 2.7 / free
+        near = self.squares / self.count
+        usual = round(2 * self.spaced_us / self.count).bit_length()  # a span above that octave is a gap
+        variance = sum(
+            weight * max(near, self._variance(octave) * (GAP if octave > usual else 1.0))
+            for octave, weight in self.unseen.items()
+        )
+        return round((SLACK * student * math.sqrt(variance) + abs(self.bent_j)) * 1e6)
+
+    def _variance(self, octave: int) -> float:
+        """Return the variance of a reading against others that are about so far away, or a little further."""
+        squares, count = 0.0, 0
+        for each in sorted(self.far, key=lambda each: (each < octave, abs(each - octave))):
+            squares, count = squares + self.far[each][0], count + self.far[each][1]
+            if count >= ENOUGH:
+                break
+        return squares / count if count else 0.0
 
 
 class Spread:
-    """How far sampling may lead astray, from how far each reading lies off the line through its neighbours.
+    """How far sampling may lead astray, from how far each reading lies off the line through two others.
 
-    A load that is smooth at the rate of sampling gives next to nothing, bursts between readings give all their spread.
-    Right for readings at random instants (bursts in step with the readings hide from any statistics).
+    A span that nobody looked into is off by as much as readings are that lie so far apart: next to nothing for a load
+    that is smooth at that scale, all their spread for bursts between readings. Right for readings at random instants
+    (bursts in step with the readings hide from any statistics).
     """
 
-    def __init__(self) -> None:
-        self._before: list[Reading] = []
+    def __init__(self, start_us: int = 0) -> None:
+        self._start_us = start_us  # spans that end before it are nobody's concern
+        self._seen: deque[tuple[int, float]] = deque(maxlen=2 * LAGS[-1] + 1)  # middle, watts
+        self._last: Reading | None = None
         self._total = Scatter()
 
     def add(self, reading: Reading) -> tuple[int, Scatter] | None:
         """Take the next reading; return what is new, and the instant to which it belongs."""
-        fresh = None
-        if self._before and reading.t0_us < reading.t1_us:
-            fresh = reading.t0_us, self._interval(self._before[-1], reading)
-        elif len(self._before) == 2:
-            fresh = self._before[1].t1_us, self._point(self._before[0], self._before[1], reading)
-        self._before = [*self._before[-1:], reading]
-        if fresh is not None:
-            self._total.add(fresh[1])
-        return fresh
+        last, self._last = self._last, reading
+        self._seen.append(((reading.t0_us + reading.t1_us) // 2, reading.power_uw / 1e6))
+        if last is None:
+            return None
+        fresh = Scatter()
+        for lag in LAGS:
+            if len(self._seen) > 2 * lag:
+                self._compare(fresh, lag, is_point=reading.t0_us == reading.t1_us)
+        if reading.t1_us > self._start_us and reading.t0_us > last.t1_us:
+            blind_us, own_us = reading.t0_us - last.t1_us, reading.t1_us - reading.t0_us
+            times = INTERVAL + min(1.0, own_us / blind_us) if own_us else 1.0
+            fresh.unseen[(blind_us + own_us).bit_length()] = times * (blind_us / 1e6) ** 2
+        self._total.add(fresh)
+        return (last.t1_us + reading.t0_us) // 2, fresh
 
     def half_width_uj(self) -> int | None:
         """Return the 95 % half-width, None while too few readings tell of it."""
         return self._total.half_width_uj()
 
-    def _point(self, before: Reading, here: Reading, after: Reading) -> Scatter:
-        span_us = after.t1_us - before.t1_us
-        share = (here.t1_us - before.t1_us) / span_us
-        off_w = (here.power_uw - before.power_uw * (1 - share) - after.power_uw * share) / 1e6
-        return Scatter(off_w**2 / (1 + share**2 + (1 - share) ** 2), 1, (span_us / 2e6) ** 2)
-
-    def _interval(self, before: Reading, here: Reading) -> Scatter:
-        unseen_s = max(0, here.t0_us - before.t1_us) / 1e6  # by any interval
-        return Scatter(((here.power_uw - before.power_uw) / 1e6) ** 2 / 2, 1, unseen_s**2)
+    def _compare(self, fresh: Scatter, lag: int, *, is_point: bool) -> None:
+        """Note how far a reading is off the line through two others, `lag` places away on either side."""
+        before, here, after = self._seen[-1 - 2 * lag], self._seen[-1 - lag], self._seen[-1]
+        if not before[0] < here[0] < after[0]:
+            return  # intervals that overlap
+        span_us = after[0] - before[0]
+        share = (here[0] - before[0]) / span_us
+        off_w = here[1] - before[1] * (1 - share) - after[1] * share
+        square = off_w**2 / (1 + share**2 + (1 - share) ** 2)
+        if lag == 1:
+            fresh.squares, fresh.count, fresh.spaced_us = square, 1, span_us / 2
+            if is_point:
+                fresh.bent_j = off_w * span_us / 12e6  # a parabola's, over two equal spans
+        squares, count = fresh.far.get(span_us.bit_length(), (0.0, 0))
+        fresh.far[span_us.bit_length()] = (squares + square, count + 1)
 
 
 class Window:
@@ -151,7 +201,7 @@ class Window:
         self.covered_us = self.bound_uj = self.edge_uj = self.longest_gap_us = self.readings = 0
         self.missed_before = missed
         self.flags: dict[str, None] = {}  # an ordered set
-        self.spread = Spread()
+        self.spread = Spread(start_us)
 
     @property
     def is_final(self) -> bool:
@@ -168,6 +218,7 @@ class Measuring:
         self._windows: list[Window] = []
         self._is_counter = self._is_points = False
         self._missed = 0
+        self._recent: deque[Reading] = deque(maxlen=2 * LAGS[-1] + 1)  # what a window that is opened now finds
 
     @property
     def final_us(self) -> int | None:
@@ -192,6 +243,8 @@ class Measuring:
                 self._integrator.add_point(reading.t1_us, reading.power_uw, reading.error_uw)
         except CoreError:
             return
+        if isinstance(reading, Reading):
+            self._recent.append(reading)
         for window in self._windows:
             self._see(window, reading)
             self._grow(window)
@@ -208,6 +261,8 @@ class Measuring:
     def open(self, t_us: int) -> Window:
         """Open a window."""
         window = Window(t_us, self._missed)
+        for reading in self._recent:
+            window.spread.add(reading)
         self._windows.append(window)
         self._grow(window)
         return window

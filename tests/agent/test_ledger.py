@@ -320,7 +320,7 @@ def test_sampling_adds_up_over_the_stretches_of_a_category() -> None:
 
     def scatter(t0_us: int, t1_us: int) -> Scatter:
         asked.append((t0_us, t1_us))
-        return Scatter(2.0, 1, (t1_us - t0_us) / 1e6)
+        return Scatter(2.0, 1, unseen={18: (t1_us - t0_us) / 1e6})
 
     ((_, split),) = ledger.settle(600_000, integrator.window, scatter=scatter)
     assert asked == [(0, 100_000), (100_000, 300_000), (300_000, 400_000), (400_000, 600_000)]

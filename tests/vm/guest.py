@@ -20,6 +20,7 @@ from .kernel import Kernel, Missing
 
 INIT = Path(__file__).with_name("init")
 MEMORY_MB = 1024
+MACHINES = {"x86_64": ("-M", "q35", "-cpu", "max"), "riscv64": ("-M", "virt")}
 CONSOLE = "console=ttyS0 quiet panic=-1 mitigations=off"
 
 
@@ -34,28 +35,34 @@ class Ran:
     up_seconds: float  # of the guest's time, until the command began
 
 
-def emulator() -> str:
+def emulator(machine: str = "x86_64") -> str:
     """Return the emulator. Raises Missing."""
-    path = shutil.which("qemu-system-x86_64")
+    path = shutil.which(f"qemu-system-{machine}")
     if path is None:
-        raise Missing("qemu-system-x86_64 is missing: apt-get install --no-install-recommends qemu-system-x86")
+        package = {"x86_64": "qemu-system-x86", "riscv64": "qemu-system-misc opensbi"}[machine]
+        raise Missing(f"qemu-system-{machine} is missing: apt-get install --no-install-recommends {package}")
     return path
 
 
 def run(with_kernel: Kernel, command: str, folder: Path, limit_s: float) -> Ran:
     """Boot, run a shell command in the root of the checkout, and return what came out. `folder` keeps the traces."""
     initramfs, answer = folder / "guest.cpio", folder / "answer.json"
-    initramfs.write_bytes(_initramfs(with_kernel, f"checkout='{kernel.ROOT}'\ncommand='{command}'\n"))
-    machine = ["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", str(MEMORY_MB)]
+    shared = with_kernel.share is not None
+    conf = f"checkout='{kernel.ROOT}'\ncommand='{command}'\nshared={'yes' if shared else ''}\n"
+    initramfs.write_bytes(_initramfs(with_kernel, conf))
+    machine = [*MACHINES[with_kernel.machine], "-accel", "tcg,thread=multi", "-smp", "1", "-m", str(MEMORY_MB)]
     plain = ["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]
     boot = ["-kernel", str(with_kernel.image), "-initrd", str(initramfs), "-append", CONSOLE]
-    files = ["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"]
-    files += ["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]
+    files = []
+    for tag, path in (("host", with_kernel.root), ("checkout", with_kernel.share)):
+        if path is not None:
+            files += ["-fsdev", f"local,id={tag},path={path},security_model=none,readonly=on,multidevs=remap"]
+            files += ["-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
     port = ["-device", "virtio-serial-pci", "-chardev", f"file,id=answer,path={answer}"]
     port += ["-device", "virtserialport,chardev=answer,name=answer"]
     began = time.monotonic()
     with (folder / "console.log").open("wb") as console:
-        arguments = [emulator(), *machine, *plain, *boot, *files, *port]
+        arguments = [emulator(with_kernel.machine), *machine, *plain, *boot, *files, *port]
         try:
             subprocess.run(
                 arguments, stdin=subprocess.DEVNULL, stdout=console, stderr=console, timeout=limit_s, check=False

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,9 @@ class Kernel:
     image: Path
     busybox: Path
     modules: tuple[Path, ...]
+    machine: str = "x86_64"
+    root: Path = Path("/")  # of the guest's files
+    share: Path | None = None  # what stands in the guest where the checkout is here; None: the checkout
 
 
 def ready(fetch: bool) -> Kernel:
@@ -165,7 +168,7 @@ def _plain(module: Path) -> str:
     return module.name.partition(".")[0].replace("-", "_")
 
 
-def _built(place: Path, source: Path, name: str) -> Path:
+def _built(place: Path, source: Path, name: str, *variables: str) -> Path:
     """Return a module of `source`, built anew when a source file has changed."""
     files = sorted(path for path in source.iterdir() if path.suffix in (".c", ".h") or path.name == "Kbuild")
     digest = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()[:16]
@@ -178,7 +181,7 @@ def _built(place: Path, source: Path, name: str) -> Path:
             for path in files:
                 shutil.copy(path, scratch)
             headers = place / "usr" / "src" / f"linux-headers-{place.name}"
-            command = ["make", "-C", str(headers), f"M={scratch}", f"-j{os.cpu_count()}", "modules"]
+            command = ["make", "-C", str(headers), f"M={scratch}", f"-j{os.cpu_count()}", *variables, "modules"]
             made = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
             if made.returncode:  # a fault of the source, not something that is missing
                 raise RuntimeError(f"{name} does not build:\n{made.stderr}")
@@ -188,10 +191,10 @@ def _built(place: Path, source: Path, name: str) -> Path:
     return kept / f"{name}.ko"
 
 
-def _run(command: list[str], limit_s: int, cwd: Path | None = None) -> str:
+def _run(command: list[str], limit_s: int, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
     """Return the standard output. Raises Missing with the last lines of what a failing command said."""
     try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=limit_s, check=False)
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
         raise Missing(f"{' '.join(command[:3])}: not done after {limit_s} s") from None
     if done.returncode:

@@ -151,7 +151,7 @@ class Measuring:
             "read_us": [took_us[len(took_us) // 2], took_us[-1]],  # median and longest
             "delivered_uj": sum(after.delivered_nj - before.delivered_nj for before, after in pairs) / 1000,
             "converted_uj": sum(after.converted_nj - before.converted_nj for before, after in pairs) / 1000,
-            "unseen_uj": self._unseen_uj(t0_us, t1_us) + self._late_uj(),
+            "unseen_uj": self._unseen_uj(t0_us, t1_us),
         }
 
     def _transferred(self) -> dict[str, object]:
@@ -159,16 +159,6 @@ class Measuring:
         if self.what.chip is None:
             return {}
         return {name: transferred(self.what.chip, name) for name in ("transfers", "bytes")}
-
-    def _late_uj(self) -> float:
-        """Return what a count may be off because it is as of the end of a read and is dated to its beginning.
-
-        A source that has this in its bound needs no such allowance: take it away then.
-        """
-        if not self.recorded.readings or not isinstance(self.recorded.readings[0], Count):
-            return 0.0
-        most_w = max(abs(ua * mv) * 1e-9 * len(self.what.rails) for _, ua, mv in self.steps)
-        return 2 * most_w * max(self.recorded.took_us)
 
     def _unseen_uj(self, t0_us: int, t1_us: int) -> float:
         """Return how far a right integration of these readings may be off because the load changed between them."""
@@ -207,12 +197,13 @@ def _edge_us(spans: Sequence[tuple[int, int]], t_us: int) -> float:
     return (t_us - a) * (b - t_us) / (b - a) if a < b else 0.0
 
 
-def metered() -> dict[str, object]:
+def metered(names: Sequence[str] = tuple(METERED)) -> dict[str, object]:
     """Return source -> load or fault -> what the agent measured and what is true; or source -> why it is absent."""
     found: dict[str, dict[str, object]] = {}
     with ExitStack() as life:
         at_work: dict[str, Measuring] = {}
-        for name, what in METERED.items():
+        for name in names:
+            what = METERED[name]
             if what.source not in meters.SOURCES:
                 found[name] = {"absent": f"paceline_agent.meters has no {what.source}"}
                 continue
@@ -230,10 +221,11 @@ def metered() -> dict[str, object]:
     return dict(found)
 
 
-def refused() -> dict[str, object]:
+def refused(names: Sequence[str] = tuple(METERED)) -> dict[str, object]:
     """Return source -> what a user without rights is told when it is opened; None: it opens."""
     found: dict[str, object] = {}
-    for name, what in METERED.items():
+    for name in names:
+        what = METERED[name]
         if what.source not in meters.SOURCES:
             continue
         with Measuring(what):  # once with rights: all modules are loaded now, from folders that may be closed later

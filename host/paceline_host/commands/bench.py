@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from paceline.commandline import Program
 from paceline.talk import Talk
+
+LEAST_TRIALS = 20
+PAGES = ("energy", "meter")  # each a table of its own
 
 
 def add(program: Program) -> None:
@@ -15,27 +19,43 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, agent, round, transfer",
-        about="Each figure with its median, range and number of repeats.",
+        "what paceline itself costs: allocate, agent, round, transfer, meter; how true its joules are: energy",
+        about="Each figure with its median, range and number of repeats."
+        " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
+        " these two run only when they are named.",
         examples=[
             ("paceline bench", "all benchmarks, in a minute"),
             ("paceline bench allocate --json", "one of them, for a program"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
+            ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),
+            ("paceline bench meter --beside other/bin/python", "what reading costs, beside CodeCarbon and pyJoules"),
         ],
         exits=(4, 9, 10),
     )
-    parser.add_argument("what", nargs="*", metavar="WHAT", help="allocate, agent, round, transfer (default: all)")
-    parser.offers = {"what": ("allocate", "agent", "round", "transfer")}
+    parser.add_argument(
+        "what", nargs="*", metavar="WHAT", help="allocate, agent, round, transfer (default: these), energy, meter"
+    )
+    parser.offers = {"what": ("allocate", "agent", "round", "transfer", *PAGES)}
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--trials", type=int, default=200, metavar="N", help="energy: windows a row (default: 200)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="energy: of all its draws (default: 1)")
+    parser.add_argument("--out", metavar="DIR", help="energy, meter: write their page there, and the picture")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="meter: for each source (default: 10)")
+    parser.add_argument("--beside", default="", metavar="FILE", help="meter: a python that has codecarbon and pyJoules")
 
 
 def _bench(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_host.bench import BENCHES, machine
 
-    unknown = [name for name in arguments.what if name not in BENCHES]
+    unknown = [name for name in arguments.what if name not in (*BENCHES, *PAGES)]
     if unknown:
-        talk.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHES)}", event="usage")
+        talk.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join((*BENCHES, *PAGES))}", event="usage")
         return 2
+    if alone := [name for name in arguments.what if name in PAGES]:
+        if len(arguments.what) > 1:
+            talk.error(f"{alone[0]} is a table of its own: name it alone", event="usage")
+            return 2
+        return (_energy if alone == ["energy"] else _meter)(arguments, talk)
     rows = [row for name in arguments.what or BENCHES for row in BENCHES[name](talk)]
     if arguments.json:
         print(json.dumps({"schema": "paceline-bench-1", "machine": machine(), "figures": rows}, indent=1))
@@ -46,4 +66,42 @@ def _bench(arguments: argparse.Namespace, talk: Talk) -> int:
                 f"({row['least']:.3f} to {row['most']:.3f}, {row['repeats']} times)"
             )
         talk.info(" ".join(f"{key} {value}" for key, value in machine().items()))
+    return 0
+
+
+def _energy(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline_host.bench import machine
+    from paceline_host.bench_energy import run_trials, text_table, verdict, write_page
+
+    if arguments.trials < LEAST_TRIALS:
+        talk.error(f"--trials is {arguments.trials}; a 95th percentile needs at least {LEAST_TRIALS}", event="usage")
+        return 2
+    found = run_trials(arguments.trials, arguments.seed)
+    if arguments.json:
+        facts = {"schema": "paceline-bench-energy-1", "machine": machine()}
+        print(json.dumps({**facts, "trials": arguments.trials, "seed": arguments.seed, **found}, indent=1))
+    else:
+        print(text_table(found["rows"]))
+    talk.info(verdict(found["rows"]))
+    if arguments.out:
+        talk.info(f"written: {write_page(Path(arguments.out), found, arguments.trials, arguments.seed)}")
+    return 0
+
+
+def _meter(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline_host.bench import machine
+    from paceline_host.bench_meter import run_costs, text_tables, write_page
+
+    if not 1.0 <= arguments.seconds <= 100.0:
+        talk.error(f"--seconds is {arguments.seconds:g}; expected 1 to 100", event="usage")
+        return 2
+    found = run_costs(arguments.seconds, arguments.beside)
+    if arguments.json:
+        facts = {"schema": "paceline-bench-meter-1", "machine": machine()}
+        print(json.dumps({**facts, "seconds": arguments.seconds, **found}, indent=1))
+    else:
+        print(text_tables(found))
+    if arguments.out:
+        page = write_page(Path(arguments.out), found, machine(), arguments.seconds)
+        talk.info(f"written: {page}")
     return 0

@@ -32,7 +32,16 @@ static inline int64_t bench_now_us(void) {
 
 int bench_i2c_start(struct dentry *root);
 void bench_i2c_stop(void);
+#ifdef CONFIG_POWERCAP
 int bench_powercap_start(struct dentry *root);
 void bench_powercap_stop(void);
+#else /* Debian's kernels of other machines than x86 */
+static inline int bench_powercap_start(struct dentry *root) {
+    (void)root;
+    return 0;
+}
+
+static inline void bench_powercap_stop(void) {}
+#endif
 
 #endif

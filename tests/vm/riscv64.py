@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A RISC-V board without a board: Debian's kernel and Python for it, our module and C core cross-built. Boots nothing.
+
+On demand (`make test-vm ARCH=riscv64`): fetches 190 MB into build/vm/riscv64, installs nothing, and leaves the
+machine's own apt as it is. These kernels have no powercap and no INA drivers: chips over /dev/i2c-N are left.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from . import kernel
+from .kernel import FETCH_S, ROOT, Kernel, Missing, _built, _deb, _run, _stock, _unpack
+
+CACHE = kernel.CACHE / "riscv64"
+SUITE = "trixie"  # the first release of Debian with riscv64
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+COMPILER = "riscv64-linux-gnu-gcc"
+BOARD = ["python3", "python3-cffi-backend", "python3-smbus2", "python3-serial", "python3-msgpack", "python3-zmq"]
+BOARD += ["libpython3-dev", "coreutils", "dash"]
+TOOLS = {COMPILER: "gcc-riscv64-linux-gnu", "make": "make", "apt-get": "apt", "dpkg-deb": "dpkg"}
+
+
+def ready(fetch: bool) -> Kernel:
+    """Return kernel, modules, a root with Python, and in `share` this checkout with its C core. Raises Missing."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for tool, package in TOOLS.items():
+        if shutil.which(tool) is None:
+            raise Missing(f"{tool} is missing: apt-get install --no-install-recommends {package}")
+    kept = sorted((path.stat().st_mtime_ns, path.parent) for path in CACHE.glob("*/complete"))
+    if not kept and not fetch:
+        raise Missing("the RISC-V guest is not in build/vm yet: make test-vm ARCH=riscv64 fetches it (190 MB)")
+    place = kept[-1][1] if kept else _fetched()
+    module = _built(place, kernel.MODULE_SOURCE, "paceline_bench", "ARCH=riscv", f"CC={COMPILER}")
+    return Kernel(
+        place.name, place / "boot" / f"vmlinux-{place.name}", place / "usr" / "bin" / "busybox",
+        (*_stock(place), module), "riscv64", place / "root", _staged(place),
+    )  # fmt: skip
+
+
+def _fetched() -> Path:
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        scratch = Path(folder)
+        place, debs = scratch / "unpacked", scratch / "debs"
+        debs.mkdir()
+        conf = {**os.environ, "APT_CONFIG": str(_apt(scratch))}
+        _run(["apt-get", "-q", "update"], FETCH_S, env=conf)
+        said = _run(["apt-cache", "depends", "linux-image-riscv64"], 60, env=conf)
+        found = re.search(r"Depends: linux-image-(\S+-riscv64)$", said, re.MULTILINE)
+        if found is None:
+            raise Missing(f"apt finds no kernel for riscv64 in {SUITE}")
+        version = found[1]
+        series = version.removesuffix("-riscv64")
+        names = [f"linux-image-{version}:riscv64", f"linux-headers-{version}:riscv64", "busybox-static:riscv64"]
+        names += [f"linux-headers-{series}-common", f"linux-kbuild-{series}:amd64", "libc6:amd64"]
+        _run(["apt-get", "-q", "download", *names], FETCH_S, cwd=debs, env=conf)
+        _run(["apt-get", "-q", "-y", "install", "--download-only", *BOARD], FETCH_S, env=conf)
+        _unpack(_deb(debs, f"linux-image-{version}"), place, lambda name: _is_wanted(name, version))
+        for name in (f"linux-headers-{version}", f"linux-headers-{series}-common", f"linux-kbuild-{series}"):
+            _unpack(_deb(debs, name), place, lambda name: "/src/" in name or "/lib/linux-kbuild" in name)
+        _unpack(_deb(debs, "busybox-static"), place, lambda name: name.endswith("bin/busybox"))
+        _unpack(_deb(debs, "libc6"), place / "glibc", lambda name: "/lib/" in name)
+        for deb in (scratch / "cache" / "archives").glob("*.deb"):
+            _unpack(deb, place / "root", lambda name: "/share/doc/" not in name and not name.endswith(".a"))
+        for name in ("bin", "lib"):
+            (place / "root" / name).symlink_to(f"usr/{name}")
+        for name in ("proc", "sys", "dev", "tmp"):
+            (place / "root" / name).mkdir()
+        _mend_headers(place, version, series)
+        (place / "complete").touch()
+        place.rename(CACHE / version)
+    return CACHE / version
+
+
+def _apt(scratch: Path) -> Path:
+    """Return the file that makes apt work in `scratch`, for another architecture, from this machine's own mirror."""
+    mirrors = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian"], 60).split()
+    if not mirrors:
+        raise Missing("apt has no mirror of Debian on this machine (or apt-get update was never run)")
+    (scratch / "lists" / "partial").mkdir(parents=True)
+    (scratch / "cache" / "archives" / "partial").mkdir(parents=True)
+    (scratch / "status").touch()
+    (scratch / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirrors[0]} {SUITE} main\n", encoding="ascii")
+    conf = scratch / "apt.conf"
+    conf.write_text(
+        'APT::Architecture "riscv64";\nAPT::Architectures { "riscv64"; "amd64"; };\n'
+        'APT::Install-Recommends "false";\nAcquire::Languages "none";\nAPT::Sandbox::User "root";\n'
+        f'Dir::State::lists "{scratch}/lists";\nDir::State::status "{scratch}/status";\nDir::Cache "{scratch}/cache";\n'
+        f'Dir::Etc::sourcelist "{scratch}/sources.list";\nDir::Etc::sourceparts "/dev/null";\n',
+        encoding="ascii",
+    )
+    return conf
+
+
+def _is_wanted(name: str, version: str) -> bool:
+    folders = {"virtio", "9p", "netfs", "fscache", "overlayfs", "i2c"}
+    return name == f"./boot/vmlinux-{version}" or (
+        name.endswith((".ko", ".ko.xz")) and bool({*name.split("/")} & folders)
+    )
+
+
+def _mend_headers(place: Path, version: str, series: str) -> None:
+    """Let the headers be where they are, and their modpost run on a machine whose C library is older than theirs."""
+    headers = place / "usr" / "src" / f"linux-headers-{version}"
+    makefile = headers / "Makefile"
+    makefile.write_text(makefile.read_text().replace(" /usr/src/", " ../"))
+    (headers / "vmlinux").unlink(
+        missing_ok=True
+    )  # with it, types would be written for debuggers by a tool that is not here
+    modpost = place / "usr" / "lib" / f"linux-kbuild-{series}" / "scripts" / "mod" / "modpost"
+    modpost.write_text(
+        '#!/bin/sh\nhere=$(dirname "$0")\nlib=$here/../../../../../glibc/usr/lib/x86_64-linux-gnu\n'
+        'exec "$lib/ld-linux-x86-64.so.2" --library-path "$lib" "$here/modpost.real-lsb-64" "$@"\n',
+        encoding="ascii",
+    )
+    modpost.chmod(0o755)
+
+
+def _staged(place: Path) -> Path:
+    """Return a copy of what runs in the guest, with the C core cross-built from this checkout."""
+    stage = place / "stage"
+    shutil.rmtree(stage, ignore_errors=True)
+    without = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
+    for part in ("common", "agent", "tests/vm"):
+        shutil.copytree(ROOT / part, stage / part, ignore=without)
+    ffi = _ffi()
+    source = stage / "_core.c"
+    ffi.emit_c_code(str(source))
+    include = place / "root" / "usr" / "include"
+    (python,) = include.glob("python3.*")
+    flags = (ROOT / "core_c" / "flags.txt").read_text(encoding="utf-8").split()
+    command = [COMPILER, "-shared", "-fPIC", "-O2", *flags, "-DPy_LIMITED_API=0x030b0000"]
+    command += ["-I", str(ROOT / "core_c" / "include"), "-I", str(python), "-idirafter", str(include), str(source)]
+    command += [str(path) for path in sorted((ROOT / "core_c" / "src").glob("*.c"))]
+    command += ["-o", str(stage / "common" / "paceline" / "_core.abi3.so")]
+    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if made.returncode:
+        raise RuntimeError(f"the C core does not build for riscv64:\n{made.stderr}")
+    return stage
+
+
+def _ffi() -> Any:
+    """Return what core_c/build_ffi.py declares."""
+    spec = importlib.util.spec_from_file_location("build_ffi", ROOT / "core_c" / "build_ffi.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ffi
+
+
+if __name__ == "__main__":
+    print(ready(fetch=True))
