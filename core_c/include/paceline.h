@@ -277,6 +277,70 @@ int pl_sampler_save(const pl_sampler *s, uint8_t out[], uint64_t size);
 int pl_sampler_shape(const uint8_t in[], uint64_t size, uint32_t *n);
 int pl_sampler_load(pl_sampler *s, const uint8_t in[], uint64_t size, uint32_t room, uint32_t tree[]);
 
+/* Engine ---------------------------------------------------------------------------------------------------------- */
+
+/* The same sampler for a server: the same schedule and the same saved bytes from a tree with 16 sums to a line, through
+ * which a chunk of draws goes level by level (which client a draw takes depends at each level on earlier draws at that
+ * level only), with the vector instructions that are there. 4.27 bytes a client. Its sources, pl_engine*.c, are no part
+ * of the core that a microcontroller links in: bare-metal builds leave them out and use pl_sampler. */
+enum pl_simd {
+    PL_SIMD_BEST = 0,     /* what this machine has; never in pl_engine.simd */
+    PL_SIMD_PORTABLE = 1, /* C alone */
+    PL_SIMD_SSE2 = 2,
+    PL_SIMD_AVX2 = 3,
+    PL_SIMD_AVX512 = 4,   /* F, VL, DQ and BW */
+    PL_SIMD_NEON = 5
+};
+
+typedef struct pl_engine {
+    pl_sampler at;   /* place in the schedule, clients, room, total, as there; its tree is not used */
+    uint32_t *lines; /* in the caller's memory, at a multiple of 64 bytes */
+    uint32_t first[8];
+    uint32_t n_lines[8];
+    uint32_t top;  /* the level of the root */
+    uint32_t simd; /* enum pl_simd; the result does not depend on it */
+} pl_engine;
+
+/* Whether this machine and this build have such instructions. */
+bool pl_engine_has(uint32_t simd);
+
+/* How many words of memory an engine of room for so many clients takes: 4.27 bytes a client and 64. */
+uint64_t pl_engine_words(uint32_t room);
+
+/* As pl_sampler_init. memory[pl_engine_words(room)]. PL_ERR_ARGUMENT: this machine has no such instructions. */
+int pl_engine_init(pl_engine *e, uint32_t simd, uint64_t seed, uint32_t epoch, uint32_t n, const uint32_t counts[],
+                   uint32_t room, uint32_t memory[]);
+
+/* Go on in other memory, for more clients or fewer places. */
+int pl_engine_move(pl_engine *e, uint32_t room, uint32_t memory[]);
+
+/* These are what their namesakes of pl_sampler are. Draws stay on the stack up to batches of 2048; it takes 12 KiB. */
+void pl_engine_draw(pl_engine *e, uint32_t batch, uint32_t ids[], uint32_t counts[], uint32_t *n_ids);
+void pl_engine_commit(pl_engine *e);
+int pl_engine_void(pl_engine *e, uint32_t n_ids, const uint32_t ids[], const uint32_t counts[]);
+void pl_engine_skip(pl_engine *e, uint32_t steps, uint32_t batch);
+uint32_t pl_engine_count(const pl_engine *e, uint32_t k);
+void pl_engine_counts(const pl_engine *e, uint32_t counts[]);
+int pl_engine_set_count(pl_engine *e, uint32_t k, uint32_t count);
+int pl_engine_add(pl_engine *e, uint32_t count); /* PL_ERR_ROOM: pl_engine_move to more */
+
+/* Draw the step's samples into counts[at.n], 0s included. */
+void pl_engine_draw_dense(pl_engine *e, uint32_t batch, uint32_t counts[]);
+
+/* Draw and commit up to `most` steps, until the pool is empty or less than a batch of the room is left; returns how many.
+ * ids[room] and counts[room] take the pairs of step after step, ends[most] how many there are after each. Steps below
+ * n_larger draw `batch`, those from there on one less; UINT32_MAX: all draw `batch`, the last one what is left. */
+uint32_t pl_engine_steps(pl_engine *e, uint32_t batch, uint32_t n_larger, uint32_t most, uint64_t room, uint32_t ids[],
+                         uint32_t counts[], uint64_t ends[]);
+
+/* The least number of steps of at most `batch` samples, and sizes that differ by at most one: n_larger steps of `larger`,
+ * then the rest of one less. A total of 0 takes no step. PL_ERR_ARGUMENT: batch is 0. */
+int pl_near_equal(uint32_t total, uint32_t batch, uint32_t *steps, uint32_t *larger, uint32_t *n_larger);
+
+/* pl_sampler_size(&e->at) and pl_sampler_shape tell the sizes; either structure loads what the other saved. */
+int pl_engine_save(const pl_engine *e, uint8_t out[], uint64_t size);
+int pl_engine_load(pl_engine *e, uint32_t simd, const uint8_t in[], uint64_t size, uint32_t room, uint32_t memory[]);
+
 /* Schedule -------------------------------------------------------------------------------------------------------- */
 
 /* The round's places are numbered rank by rank and place j belongs to step j mod steps. So a rank's batches, and the

@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "core_c"
 SOURCES = sorted(str(path) for path in (CORE / "src").glob("*.c"))
+SMALL = [source for source in SOURCES if not Path(source).name.startswith("pl_engine")]  # the core without the server's
 FLAGS = (CORE / "flags.txt").read_text(encoding="utf-8").split()
 INCLUDE = f"-I{CORE / 'include'}"
 
@@ -38,6 +39,7 @@ class Target:
     run: tuple[str, ...]
     packages: str  # Debian's, for the reason of a skip
     after: tuple[str, ...] = ()  # what stands behind the program's name
+    bare: bool = False  # no operating system: without the server's sources
 
 
 def _bare(start: str, ram: str) -> tuple[str, ...]:
@@ -65,10 +67,10 @@ TARGETS = (
     Target("rv32imac, bare metal", "riscv64-unknown-elf-gcc",
            ("-march=rv32imac", "-mabi=ilp32", "-mcmodel=medany", *_bare("0x80000000", "0x80400000")),
            ("qemu-system-riscv32", "-M", "virt", "-m", "64", "-bios", "none", "-kernel"),
-           "qemu-system-misc gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf", SEMIHOSTING),
+           "qemu-system-misc gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf", SEMIHOSTING, bare=True),
     Target("Cortex-M3, bare metal", "arm-none-eabi-gcc", (*M3, *_bare("0", "0x20000000")),
            ("qemu-system-arm", "-M", "mps2-an385", "-kernel"),
-           "qemu-system-arm gcc-arm-none-eabi picolibc-arm-none-eabi", SEMIHOSTING),
+           "qemu-system-arm gcc-arm-none-eabi picolibc-arm-none-eabi", SEMIHOSTING, bare=True),
 )  # fmt: skip
 
 
@@ -83,11 +85,12 @@ def missing(target: Target) -> str:
     return ""
 
 
-def build(target: Target, folder: Path, *more: str) -> Path:
-    """Build the vectors with the core for a target."""
-    program = folder / "vectors.elf"
-    test = str(ROOT / "tests" / "core_c" / "test_vectors.c")
-    command = [target.compiler, *FLAGS, "-O2", *more, INCLUDE, test, *SOURCES, *target.flags, "-o", str(program)]
+def build(target: Target, folder: Path, *more: str, name: str = "test_vectors") -> Path:
+    """Build a C test, the vectors by default, with the core for a target."""
+    program = folder / f"{name}.elf"
+    test = str(ROOT / "tests" / "core_c" / f"{name}.c")
+    sources = ["-DBARE", *SMALL] if target.bare else SOURCES
+    command = [target.compiler, *FLAGS, "-O2", *more, INCLUDE, test, *sources, *target.flags, "-o", str(program)]
     subprocess.run(command, check=True)
     return program
 
@@ -119,7 +122,7 @@ class Sizes:
 def sizes(folder: Path) -> Sizes:
     """Compile the core for size and measure it."""
     text, stack, writable = {}, {}, 0
-    for source in SOURCES:
+    for source in SMALL:
         object_ = folder / (Path(source).stem + ".o")
         flags = [*FLAGS, *M3, "-Os", "-ffreestanding", "-fstack-usage", INCLUDE]
         subprocess.run(["arm-none-eabi-gcc", *flags, "-c", source, "-o", str(object_)], check=True)

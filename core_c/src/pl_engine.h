@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the sources of the server's sampler share. One kernel a kind of machine; all of them do the same, bit for bit. */
+#ifndef PL_ENGINE_H
+#define PL_ENGINE_H
+
+#include "pl_internal.h"
+
+enum {
+    PL_LINE = 16,        /* prefix sums in a node: 64 bytes, one cache line */
+    PL_TOP_LINES = 4,    /* the root: up to so many lines, held in registers while a chunk passes */
+    PL_CHUNK = 256,      /* draws that go through a level together: 16 KiB of lines, a third of a first-level cache */
+    PL_CHUNK_PAD = 64,   /* random words are made so many at a time */
+    PL_SORT_MOST = 2048, /* longest array for a kernel's sort */
+    PL_SORT_LEAST = 32
+};
+
+/* A stream's place in Philox: blocks first, first + 1, ... of (step, epoch, purpose) under key. */
+typedef struct pl_stream {
+    uint32_t key[2];
+    uint32_t tail[3]; /* step, epoch, purpose */
+    uint32_t block;
+} pl_stream;
+
+typedef struct pl_kernel {
+    /* out[n rounded up to PL_CHUNK_PAD] = the words of the stream. */
+    void (*words)(const pl_stream *s, uint32_t n, uint32_t out[]);
+
+    /* r[i] = high half of word i * (total - i), likewise rounded up; false where a word may have to be skipped. */
+    bool (*bounded)(const pl_stream *s, uint32_t total, uint32_t n, uint32_t r[]);
+
+    /* Take n draws out of a root of 1 to PL_TOP_LINES lines, in order. */
+    void (*flat)(uint32_t lines[], uint32_t n_lines, const uint32_t r[], uint32_t n);
+
+    /* The same, and tell the child of each and leave in r what is left of it there; fetch the child's line in `next`. */
+    void (*top)(uint32_t lines[], uint32_t n_lines, uint32_t r[], uint32_t at[], uint32_t n, const uint32_t next[]);
+
+    /* Take n draws through one level, in order: at[i] is the node before and its child after. next: NULL at the end. */
+    void (*level)(uint32_t lines[], uint32_t r[], uint32_t at[], uint32_t n, const uint32_t next[]);
+
+    /* Sort n numbers, a power of two from PL_SORT_LEAST to PL_SORT_MOST; NULL: there is no fast way. */
+    void (*sort)(uint32_t a[], uint32_t n);
+} pl_kernel;
+
+extern const pl_kernel pl_kernel_portable;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define PL_X86 1
+extern const pl_kernel pl_kernel_sse2, pl_kernel_avx2, pl_kernel_avx512;
+#else
+#define PL_X86 0
+#endif
+#if defined(__aarch64__) && defined(__GNUC__)
+#define PL_NEON 1
+extern const pl_kernel pl_kernel_neon;
+#else
+#define PL_NEON 0
+#endif
+
+#if defined(__GNUC__)
+#define PL_INLINE static inline __attribute__((always_inline))
+#define PL_PREFETCH(p) __builtin_prefetch((p), 1)
+#else
+#define PL_INLINE static inline
+#define PL_PREFETCH(p) ((void)(p))
+#endif
+
+#endif
