@@ -7,9 +7,9 @@
 
 /* Engine: layout -------------------------------------------------------------------------------------------------- */
 
-/* Level 0 holds the clients, 16 a line; a line of the next level the 16 sums of 16 lines, and so on up to a root of at
- * most PL_TOP_LINES lines. A number is the sum of all children of its line up to and with its own (in the root: of the
- * whole root). Places behind the last client are clients with nothing. */
+/* Level 0 holds the clients, 16 a line; a line of the next level 16 lines, and so on up to a root of at most PL_ROOT_LINES
+ * lines. A number is the sum of what stands before its child in the same line (in the root: in the whole root), so that
+ * what a draw leaves over for the child is a subtraction. Places behind the last client are clients with nothing. */
 static uint32_t lines_for(uint32_t room) {
     return room > 0 ? (room - 1) / PL_LINE + 1 : 1;
 }
@@ -20,24 +20,21 @@ static void lay_out(pl_engine *e, uint32_t room, uint32_t memory[]) {
         e->first[level] = first;
         e->n_lines[level] = n;
         first += n;
-        if (n <= PL_TOP_LINES) {
+        if (n <= (level > 0 ? PL_ROOT_LINES : PL_FLAT_LINES)) {
             break;
         }
         n = lines_for(n);
     }
     e->top = level;
     e->at.room = room;
-    uintptr_t past = ((uintptr_t)(memory + 1) + 63) % 64; /* one word at least stays free before the lines */
-    e->lines = memory + 1 + (63 - past) / 4;
+    e->lines = memory + (63 - ((uintptr_t)memory + 63) % 64) / 4;
 }
 
 uint64_t pl_engine_words(uint32_t room) {
-    uint64_t n = lines_for(room), all = n;
-    while (n > PL_TOP_LINES) {
-        n = (n - 1) / PL_LINE + 1;
-        all += n;
-    }
-    return PL_LINE * all + PL_LINE;
+    pl_engine e;
+    uint32_t nothing[PL_LINE + 1];
+    lay_out(&e, room, nothing);
+    return PL_LINE * ((uint64_t)e.first[e.top] + e.n_lines[e.top]) + PL_LINE;
 }
 
 static uint32_t *level_of(const pl_engine *e, uint32_t level) {
@@ -51,8 +48,9 @@ static void build(pl_engine *e) {
         for (uint32_t i = 0; i < e->n_lines[level]; i++, line += PL_LINE) {
             sum = level < e->top ? 0 : sum;
             for (uint32_t j = 0; j < PL_LINE; j++) {
-                sum += line[j];
+                uint32_t here = line[j];
                 line[j] = sum;
+                sum += here;
             }
             if (level < e->top) {
                 level_of(e, level + 1)[i] = sum;
@@ -66,10 +64,17 @@ static void build(pl_engine *e) {
     }
 }
 
-/* The number of the client k alone. */
+/* What place i of a level holds; the last one of a line the rest of what the line's own place above holds. */
+static uint32_t held(const pl_engine *e, uint32_t level, uint32_t i) {
+    const uint32_t *place = level_of(e, level) + i;
+    if (level < e->top) {
+        return (i % PL_LINE < PL_LINE - 1 ? place[1] : held(e, level + 1, i / PL_LINE)) - place[0];
+    }
+    return (i + 1 < PL_LINE * e->n_lines[level] ? place[1] : e->at.total) - place[0];
+}
+
 static uint32_t count_of(const pl_engine *e, uint32_t k) {
-    bool first = e->top > 0 ? k % PL_LINE == 0 : k == 0;
-    return e->lines[k] - (first ? 0 : e->lines[k - 1]);
+    return held(e, 0, k);
 }
 
 /* Add a difference, modulo 2^32, to the pool of k. */
@@ -78,7 +83,7 @@ static void shift(pl_engine *e, uint32_t k, uint32_t difference) {
     for (uint32_t level = 0; level <= e->top; level++, k /= PL_LINE) {
         uint32_t *line = level_of(e, level);
         size_t end = level < e->top ? (size_t)(k / PL_LINE + 1) * PL_LINE : (size_t)e->n_lines[level] * PL_LINE;
-        for (size_t i = k; i < end; i++) {
+        for (size_t i = (size_t)k + 1; i < end; i++) {
             line[i] += difference;
         }
     }
@@ -262,9 +267,9 @@ static uint32_t least(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-/* What a root that holds the clients themselves gave: the difference of each pool. */
+/* Without a tree: how much the sum before each next client fell, is how much was drawn up to there. */
 static uint32_t flat_draw(pl_engine *e, const pl_kernel *kernel, uint32_t n, uint32_t ids[], uint32_t counts[]) {
-    uint32_t before[PL_LINE * PL_TOP_LINES], different = 0, fell = 0;
+    uint32_t before[PL_LINE * PL_FLAT_LINES], different = 0, sum = 0;
     for (uint32_t k = 0; k < e->at.n; k++) {
         before[k] = e->lines[k];
     }
@@ -272,12 +277,12 @@ static uint32_t flat_draw(pl_engine *e, const pl_kernel *kernel, uint32_t n, uin
     for (uint32_t done = 0; done < n; done += PL_CHUNK) {
         take(e, kernel, &from, least(n - done, PL_CHUNK), NULL);
     }
-    for (uint32_t k = 0; k < e->at.n && fell < n; k++) {
-        uint32_t by = before[k] - e->lines[k];
+    for (uint32_t k = 0; k < e->at.n && sum < n; k++) {
+        uint32_t by = k + 1 < e->at.n ? before[k + 1] - e->lines[k + 1] : n;
         ids[different] = k;
-        counts[different] = by - fell;
-        different += by != fell;
-        fell = by;
+        counts[different] = by - sum;
+        different += by != sum;
+        sum = by;
     }
     return different;
 }
@@ -330,18 +335,21 @@ static uint32_t *radix(uint32_t a[], uint32_t b[], uint32_t n, uint32_t most) {
 
 /* Sorted clients -> each once, with how often it stood there. `sorted` may be ids or counts. */
 static uint32_t runs(const uint32_t sorted[], uint32_t n, uint32_t ids[], uint32_t counts[]) {
-    uint32_t different = 0, last = 0;
+    if (n == 0) {
+        return 0;
+    }
+    uint32_t end = 0, last = sorted[0];
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = sorted[i];
-        different += i == 0 || id != last;
-        ids[different - 1] = id;
-        counts[different - 1] = i + 1;
+        end += id != last;
+        ids[end] = id;
+        counts[end] = i + 1;
         last = id;
     }
-    for (uint32_t j = different; j > 1; j--) {
-        counts[j - 1] -= counts[j - 2];
+    for (uint32_t j = end; j > 0; j--) {
+        counts[j] -= counts[j - 1];
     }
-    return different;
+    return end + 1;
 }
 
 static uint32_t sorted_draw(pl_engine *e, const pl_kernel *kernel, uint32_t n, uint32_t ids[], uint32_t counts[]) {
@@ -352,7 +360,8 @@ static uint32_t sorted_draw(pl_engine *e, const pl_kernel *kernel, uint32_t n, u
         }
         return runs(radix(ids, counts, n, e->at.n - 1), n, ids, counts);
     }
-    uint32_t all[PL_SORT_MOST], size = PL_SORT_LEAST;
+    uint32_t guarded[PL_LINE + PL_SORT_MOST + PL_LINE], *all = guarded + PL_LINE, size = PL_SORT_LEAST;
+    all[-1] = UINT32_MAX;
     for (uint32_t done = 0; done < n; done += PL_CHUNK) {
         take(e, kernel, &from, least(n - done, PL_CHUNK), all + done);
     }
@@ -363,7 +372,7 @@ static uint32_t sorted_draw(pl_engine *e, const pl_kernel *kernel, uint32_t n, u
         all[i] = UINT32_MAX;
     }
     kernel->sort(all, size);
-    return runs(all, n, ids, counts);
+    return kernel->runs != NULL ? kernel->runs(all, n, ids, counts) : runs(all, n, ids, counts);
 }
 
 void pl_engine_draw(pl_engine *e, uint32_t batch, uint32_t ids[], uint32_t counts[], uint32_t *n_ids) {
@@ -400,6 +409,32 @@ void pl_engine_draw_dense(pl_engine *e, uint32_t batch, uint32_t counts[]) {
     for (uint32_t k = 0; k < e->at.n; k++) {
         counts[k] -= count_of(e, k);
     }
+}
+
+void pl_engine_draw_by_client(pl_engine *e, uint32_t batch, uint32_t counts[]) {
+    uint32_t left = e->at.total, n = least(batch, left), fell = 0;
+    pl_rng rng;
+    pl_rng_start(&rng, e->at.seed, PL_PURPOSE_HYPERGEOMETRIC + 256 * e->at.redraw, e->at.epoch, e->at.step);
+    pl_engine_counts(e, counts);
+    for (uint32_t k = 0; k < e->at.n; k++) {
+        uint32_t pool = counts[k];
+        counts[k] = pool == left ? n : pl_hypergeometric(&rng, pool, left, n);
+        left -= pool;
+        n -= counts[k];
+    }
+    if (e->top > 0) {
+        for (uint32_t k = 0; k < e->at.n; k++) {
+            if (counts[k] > 0) {
+                shift(e, k, 0u - counts[k]);
+            }
+        }
+        return;
+    }
+    for (uint32_t k = 0; k < PL_LINE * e->n_lines[0]; k++) {
+        e->lines[k] -= fell;
+        fell += k < e->at.n ? counts[k] : 0;
+    }
+    e->at.total -= fell;
 }
 
 void pl_engine_commit(pl_engine *e) {

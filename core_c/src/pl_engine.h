@@ -6,10 +6,11 @@
 #include "pl_internal.h"
 
 enum {
-    PL_LINE = 16,        /* prefix sums in a node: 64 bytes, one cache line */
-    PL_TOP_LINES = 4,    /* the root: up to so many lines, held in registers while a chunk passes */
-    PL_CHUNK = 256,      /* draws that go through a level together: 16 KiB of lines, a third of a first-level cache */
-    PL_CHUNK_PAD = 64,   /* random words are made so many at a time */
+    PL_LINE = 16, /* prefix sums in a node: 64 bytes, one cache line */
+    PL_FLAT_LINES = 4, /* so many lines of clients and no more need no tree: registers hold them while a chunk passes */
+    PL_ROOT_LINES = 2, /* the root of a tree likewise; more lines cost more than another level */
+    PL_CHUNK = 256, /* draws that go through a level together: 16 KiB of lines, a third of a first-level cache */
+    PL_CHUNK_PAD = 64, /* random words are made so many at a time */
     PL_SORT_MOST = 2048, /* longest array for a kernel's sort */
     PL_SORT_LEAST = 32
 };
@@ -28,14 +29,19 @@ typedef struct pl_kernel {
     /* r[i] = high half of word i * (total - i), likewise rounded up; false where a word may have to be skipped. */
     bool (*bounded)(const pl_stream *s, uint32_t total, uint32_t n, uint32_t r[]);
 
-    /* Take n draws out of a root of 1 to PL_TOP_LINES lines, in order. */
+    /* Take n draws out of 1 to PL_FLAT_LINES lines, in order. */
     void (*flat)(uint32_t lines[], uint32_t n_lines, const uint32_t r[], uint32_t n);
 
-    /* The same, and tell the child of each and leave in r what is left of it there; fetch the child's line in `next`. */
+    /* Take n draws out of a root of 1 to PL_ROOT_LINES lines, in order: at[i] is the child of each, what is left of r
+     * there stays in r; begin to fetch the child's line in `next`. */
     void (*top)(uint32_t lines[], uint32_t n_lines, uint32_t r[], uint32_t at[], uint32_t n, const uint32_t next[]);
 
     /* Take n draws through one level, in order: at[i] is the node before and its child after. next: NULL at the end. */
     void (*level)(uint32_t lines[], uint32_t r[], uint32_t at[], uint32_t n, const uint32_t next[]);
+
+    /* n <= PL_SORT_MOST sorted clients -> each once, with how often it stood there. Readable are one word before `sorted`
+     * and PL_LINE behind. NULL: there is no fast way. */
+    uint32_t (*runs)(const uint32_t sorted[], uint32_t n, uint32_t ids[], uint32_t counts[]);
 
     /* Sort n numbers, a power of two from PL_SORT_LEAST to PL_SORT_MOST; NULL: there is no fast way. */
     void (*sort)(uint32_t a[], uint32_t n);

@@ -58,79 +58,20 @@ OP bool f_any(F f) {
     return !_mm256_testz_si256(f, _mm256_set1_epi64x(0xFFFFFFFF));
 }
 
-OP W over(W sums, W x) {
-    const W sign = _mm256_set1_epi32((int)0x80000000u);
-    return _mm256_cmpgt_epi32(_mm256_xor_si256(sums, sign), x);
-}
+#include "pl_engine_ymm.h"
 
-OP W signed_all(uint32_t r) {
-    return _mm256_set1_epi32((int)(r ^ 0x80000000u));
-}
-
-OP uint32_t bits(W x) {
-    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(x));
-}
-
-OP uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *below) {
-    W x = signed_all(r);
+OP uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *before) {
     W a = _mm256_loadu_si256((const void *)line), b = _mm256_loadu_si256((const void *)(line + 8));
-    W p = over(a, x), q = over(b, x);
-    uint32_t child = _tzcnt_u32(bits(p) | bits(q) << 8);
-    *below = line[(ptrdiff_t)child - 1] & (0u - (child > 0));
+    W x = _mm256_set1_epi32((int)(r ^ 0x80000000u)), sign = _mm256_set1_epi32(SIGN);
+    W p = _mm256_cmpgt_epi32(_mm256_xor_si256(a, sign), x), q = _mm256_cmpgt_epi32(_mm256_xor_si256(b, sign), x);
+    uint32_t child = _tzcnt_u32(bits(p) | bits(q) << 8 | 1u << PL_LINE) - 1;
+    *before = line[child]; /* before the line is stored, which it would have to wait for */
     _mm256_storeu_si256((void *)line, _mm256_add_epi32(a, p));
     _mm256_storeu_si256((void *)(line + 8), _mm256_add_epi32(b, q));
     return child;
 }
 
-/* Held in registers with the sign turned, so that the signed comparison is the unsigned one. */
-OP W turned(const uint32_t from[]) {
-    return _mm256_xor_si256(_mm256_loadu_si256((const void *)from), _mm256_set1_epi32((int)0x80000000u));
-}
-
-OP void put_back(uint32_t to[], W x) {
-    _mm256_storeu_si256((void *)to, _mm256_xor_si256(x, _mm256_set1_epi32((int)0x80000000u)));
-}
-
-TARGET PL_INLINE void flat_take(uint32_t lines[], uint32_t n_lines, const uint32_t r[], uint32_t n) {
-    W v[2 * PL_TOP_LINES];
-    for (uint32_t j = 0; j < 2 * n_lines; j++) {
-        v[j] = turned(lines + 8 * (size_t)j);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        W x = signed_all(r[i]);
-        for (uint32_t j = 0; j < 2 * n_lines; j++) {
-            v[j] = _mm256_add_epi32(v[j], _mm256_cmpgt_epi32(v[j], x));
-        }
-    }
-    for (uint32_t j = 0; j < 2 * n_lines; j++) {
-        put_back(lines + 8 * (size_t)j, v[j]);
-    }
-}
-
-/* Memory follows each draw, for the sum before the child is read there. */
-TARGET PL_INLINE void top_take(uint32_t lines[], uint32_t n_lines, uint32_t r[], uint32_t at[], uint32_t n,
-                               const uint32_t next[]) {
-    W v[2 * PL_TOP_LINES];
-    for (uint32_t j = 0; j < 2 * n_lines; j++) {
-        v[j] = turned(lines + 8 * (size_t)j);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        W x = signed_all(r[i]);
-        uint64_t after = 0;
-        for (uint32_t j = 0; j < 2 * n_lines; j++) {
-            W p = _mm256_cmpgt_epi32(v[j], x);
-            after |= (uint64_t)bits(p) << 8 * j;
-            v[j] = _mm256_add_epi32(v[j], p);
-        }
-        uint32_t child = (uint32_t)_tzcnt_u64(after);
-        PL_PREFETCH(next + (size_t)PL_LINE * child);
-        r[i] -= lines[(ptrdiff_t)child - 1] & (0u - (child > 0));
-        at[i] = child;
-        for (uint32_t j = 0; j < 2 * n_lines; j++) {
-            put_back(lines + 8 * (size_t)j, v[j]);
-        }
-    }
-}
+#define flat_take flat_ymm
 
 typedef __m256i S;
 #define SORT_LANES 8u
@@ -163,6 +104,7 @@ OP S s_reverse(S x) {
     return _mm256_permutevar8x32_epi32(x, _mm256_set_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
+#define RUNS NULL
 #define SORT kernel_sort
 #include "pl_engine_sort.h"
 

@@ -58,28 +58,17 @@ OP bool f_any(F f) {
     return f != 0;
 }
 
-OP uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *below) {
+/* The child's sum is loaded before the line is stored, which it would have to wait for. */
+OP uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *before) {
     W sums = _mm512_loadu_si512(line);
-    __mmask16 after = _mm512_cmpgt_epu32_mask(sums, _mm512_set1_epi32((int)r));
-    uint32_t child = _tzcnt_u32(after);
-    *below = line[(ptrdiff_t)child - 1] & (0u - (child > 0));
-    _mm512_storeu_si512(line, _mm512_mask_sub_epi32(sums, after, sums, _mm512_set1_epi32(1)));
+    __mmask16 above = _mm512_cmpgt_epu32_mask(sums, _mm512_set1_epi32((int)r));
+    uint32_t child = _tzcnt_u32(above | 1u << PL_LINE) - 1;
+    *before = line[child];
+    _mm512_storeu_si512(line, _mm512_mask_sub_epi32(sums, above, sums, _mm512_set1_epi32(1)));
     return child;
 }
 
-/* Two halves of 256 bits: there a comparison gives a vector, and a draw waits two cycles for the one before, not four. */
-OP void flat_one(uint32_t line[], const uint32_t r[], uint32_t n) {
-    const __m256i sign = _mm256_set1_epi32((int)0x80000000u);
-    __m256i a = _mm256_xor_si256(_mm256_loadu_si256((const void *)line), sign);
-    __m256i b = _mm256_xor_si256(_mm256_loadu_si256((const void *)(line + 8)), sign);
-    for (uint32_t i = 0; i < n; i++) {
-        __m256i x = _mm256_xor_si256(_mm256_set1_epi32((int)r[i]), sign);
-        a = _mm256_add_epi32(a, _mm256_cmpgt_epi32(a, x));
-        b = _mm256_add_epi32(b, _mm256_cmpgt_epi32(b, x));
-    }
-    _mm256_storeu_si256((void *)line, _mm256_xor_si256(a, sign));
-    _mm256_storeu_si256((void *)(line + 8), _mm256_xor_si256(b, sign));
-}
+#include "pl_engine_ymm.h"
 
 #define LOAD4(lines, n_lines)                                                                                          \
     const W one = _mm512_set1_epi32(1);                                                                                \
@@ -102,7 +91,7 @@ OP void flat_one(uint32_t line[], const uint32_t r[], uint32_t n) {
 
 TARGET PL_INLINE void flat_take(uint32_t lines[], uint32_t n_lines, const uint32_t r[], uint32_t n) {
     if (n_lines == 1) {
-        flat_one(lines, r, n);
+        flat_ymm(lines, 1, r, n);
         return;
     }
     LOAD4(lines, n_lines)
@@ -118,38 +107,6 @@ TARGET PL_INLINE void flat_take(uint32_t lines[], uint32_t n_lines, const uint32
         }
     }
     STORE4(lines, n_lines)
-}
-
-/* The lines live in registers; memory follows each draw, for the sum before the child is read there. */
-TARGET PL_INLINE void top_take(uint32_t lines[], uint32_t n_lines, uint32_t r[], uint32_t at[], uint32_t n,
-                               const uint32_t next[]) {
-    LOAD4(lines, n_lines)
-    for (uint32_t i = 0; i < n; i++) {
-        W x = _mm512_set1_epi32((int)r[i]);
-        __mmask16 p = _mm512_cmpgt_epu32_mask(a, x);
-        uint64_t after = p;
-        a = _mm512_mask_sub_epi32(a, p, a, one);
-        if (n_lines > 1) {
-            p = _mm512_cmpgt_epu32_mask(b, x);
-            after |= (uint64_t)p << 16;
-            b = _mm512_mask_sub_epi32(b, p, b, one);
-        }
-        if (n_lines > 2) {
-            p = _mm512_cmpgt_epu32_mask(c, x);
-            after |= (uint64_t)p << 32;
-            c = _mm512_mask_sub_epi32(c, p, c, one);
-        }
-        if (n_lines > 3) {
-            p = _mm512_cmpgt_epu32_mask(d, x);
-            after |= (uint64_t)p << 48;
-            d = _mm512_mask_sub_epi32(d, p, d, one);
-        }
-        uint32_t child = (uint32_t)_tzcnt_u64(after);
-        PL_PREFETCH(next + (size_t)PL_LINE * child);
-        r[i] -= lines[(ptrdiff_t)child - 1] & (0u - (child > 0));
-        at[i] = child;
-        STORE4(lines, n_lines)
-    }
 }
 
 typedef __m512i S;
@@ -184,6 +141,31 @@ OP S s_reverse(S x) {
     return _mm512_permutexvar_epi32(lanes, x);
 }
 
+OP __mmask16 first_lanes(uint32_t n) {
+    return (__mmask16)_bzhi_u32(0xFFFF, n < 16 ? n : 16);
+}
+
+TARGET static uint32_t kernel_runs(const uint32_t sorted[], uint32_t n, uint32_t ids[], uint32_t counts[]) {
+    uint32_t begin[PL_SORT_MOST + 33], different = 0; /* where each run begins */
+    S place = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    for (uint32_t i = 0; i < n; i += 16) {
+        S x = s_load(sorted + i), before = s_load(sorted + i - 1);
+        __mmask16 begins = (__mmask16)((_mm512_cmpneq_epi32_mask(x, before) | (i == 0)) & first_lanes(n - i));
+        uint32_t more = (uint32_t)_mm_popcnt_u32(begins);
+        _mm512_mask_storeu_epi32(ids + different, first_lanes(more), _mm512_maskz_compress_epi32(begins, x));
+        s_store(begin + different, _mm512_maskz_compress_epi32(begins, place));
+        different += more;
+        place = _mm512_add_epi32(place, _mm512_set1_epi32(16));
+    }
+    begin[different] = n;
+    for (uint32_t j = 0; j < different; j += 16) {
+        S length = _mm512_sub_epi32(s_load(begin + j + 1), s_load(begin + j));
+        _mm512_mask_storeu_epi32(counts + j, first_lanes(different - j), length);
+    }
+    return different;
+}
+
+#define RUNS kernel_runs
 #define SORT kernel_sort
 #include "pl_engine_sort.h"
 

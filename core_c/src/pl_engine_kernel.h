@@ -5,10 +5,9 @@
  *   w_mul, w_high, w_xor3, w_up   product of low halves, high half down, a ^ b ^ c, low half up
  *   w_store           out[4 l .. 4 l + 3] = low half of a, high of b, low of c, high of d, for each lane l
  *   F, f_none, f_below, f_any     whether in any lane the low half of p is below that of n
- *   line_take(line, r, &below)    child in which r falls; that and all later sums fall by one; sum before the child
+ *   line_take(line, r, &before)   child in which r falls; the sums of all later children fall by one; its own sum
  *   flat_take, top_take           as pl_kernel.flat and .top, with n_lines known when compiled
- *   SORT                          a function for pl_kernel.sort, or NULL
- * No state but what is passed, no loads before `lines` but of the one word in front of it. */
+ *   SORT, RUNS                    functions for pl_kernel.sort and .runs, or NULL */
 
 #define ROUND(s)                                                                                                       \
     {                                                                                                                  \
@@ -43,8 +42,8 @@ TARGET static void kernel_words(const pl_stream *s, uint32_t n, uint32_t out[]) 
 
 #define BOUND(s, left, to)                                                                                             \
     {                                                                                                                  \
-        W n0 = w_steps(left, 0u - 4), n1 = w_steps((left)-1, 0u - 4);                                                  \
-        W n2 = w_steps((left)-2, 0u - 4), n3 = w_steps((left)-3, 0u - 4);                                              \
+        W n0 = w_steps(left, 0u - 4), n1 = w_steps((left) - 1, 0u - 4);                                                \
+        W n2 = w_steps((left) - 2, 0u - 4), n3 = w_steps((left) - 3, 0u - 4);                                          \
         s##0 = w_mul(s##0, n0);                                                                                        \
         s##1 = w_mul(s##1, n1);                                                                                        \
         s##2 = w_mul(s##2, n2);                                                                                        \
@@ -81,35 +80,27 @@ TARGET static void kernel_flat(uint32_t lines[], uint32_t n_lines, const uint32_
 
 TARGET static void kernel_top(uint32_t lines[], uint32_t n_lines, uint32_t r[], uint32_t at[], uint32_t n,
                               const uint32_t next[]) {
-    switch (n_lines) {
-    case 1:
+    if (n_lines == 1) {
         top_take(lines, 1, r, at, n, next);
-        break;
-    case 2:
+    } else {
         top_take(lines, 2, r, at, n, next);
-        break;
-    case 3:
-        top_take(lines, 3, r, at, n, next);
-        break;
-    default:
-        top_take(lines, 4, r, at, n, next);
     }
 }
 
 TARGET static void kernel_level(uint32_t lines[], uint32_t r[], uint32_t at[], uint32_t n, const uint32_t next[]) {
     if (next == NULL) { /* the clients: what is left of r matters no more */
         for (uint32_t i = 0; i < n; i++) {
-            uint32_t below;
-            at[i] = PL_LINE * at[i] + line_take(lines + (size_t)PL_LINE * at[i], r[i], &below);
+            uint32_t before;
+            at[i] = PL_LINE * at[i] + line_take(lines + (size_t)PL_LINE * at[i], r[i], &before);
         }
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t below, child = PL_LINE * at[i] + line_take(lines + (size_t)PL_LINE * at[i], r[i], &below);
+        uint32_t before, child = PL_LINE * at[i] + line_take(lines + (size_t)PL_LINE * at[i], r[i], &before);
         PL_PREFETCH(next + (size_t)PL_LINE * child);
-        r[i] -= below;
+        r[i] -= before;
         at[i] = child;
     }
 }
 
-const pl_kernel NAME = { kernel_words, kernel_bounded, kernel_flat, kernel_top, kernel_level, SORT };
+const pl_kernel NAME = { kernel_words, kernel_bounded, kernel_flat, kernel_top, kernel_level, RUNS, SORT };

@@ -11,6 +11,7 @@
 #define NAME pl_kernel_neon
 #define LANES 2u
 #define SORT NULL
+#define RUNS NULL
 
 typedef uint64x2_t W;
 typedef uint64x2_t F;
@@ -70,9 +71,9 @@ OP uint32_t step(uint32_t line[], uint32x4_t x) {
     return vaddvq_u32(vaddq_u32(vaddq_u32(p, q), vaddq_u32(s, t)));
 }
 
-OP uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *below) {
-    uint32_t child = PL_LINE + step(line, vdupq_n_u32(r));
-    *below = line[(ptrdiff_t)child - 1] & (0u - (child > 0)); /* a sum before the child has not fallen */
+OP uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *before) {
+    uint32_t child = PL_LINE - 1 + step(line, vdupq_n_u32(r));
+    *before = line[child];
     return child;
 }
 
@@ -98,12 +99,12 @@ PL_INLINE void top_take(uint32_t lines[], uint32_t n_lines, uint32_t r[], uint32
                         const uint32_t next[]) {
     for (uint32_t i = 0; i < n; i++) {
         uint32x4_t x = vdupq_n_u32(r[i]);
-        uint32_t child = PL_LINE * n_lines;
+        uint32_t child = PL_LINE * n_lines - 1;
         for (uint32_t j = 0; j < n_lines; j++) {
             child += step(lines + PL_LINE * (size_t)j, x);
         }
         PL_PREFETCH(next + (size_t)PL_LINE * child);
-        r[i] -= lines[(ptrdiff_t)child - 1] & (0u - (child > 0));
+        r[i] -= lines[child];
         at[i] = child;
     }
 }

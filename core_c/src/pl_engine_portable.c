@@ -7,6 +7,7 @@
 #define NAME pl_kernel_portable
 #define LANES 1u
 #define SORT NULL
+#define RUNS NULL
 
 typedef uint64_t W;
 typedef bool F;
@@ -55,35 +56,34 @@ PL_INLINE bool f_any(F f) {
     return f;
 }
 
-PL_INLINE uint32_t take(uint32_t lines[], uint32_t n, uint32_t r, uint32_t *below) {
-    uint32_t child = 0;
+PL_INLINE uint32_t take(uint32_t lines[], uint32_t n, uint32_t r) {
+    uint32_t child = n - 1;
     for (uint32_t j = 0; j < n; j++) {
-        uint32_t after = lines[j] > r;
-        lines[j] -= after;
-        child += 1 - after;
+        uint32_t above = lines[j] > r;
+        lines[j] -= above;
+        child -= above;
     }
-    *below = child > 0 ? lines[child - 1] : 0;
     return child;
 }
 
-PL_INLINE uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *below) {
-    return take(line, PL_LINE, r, below);
+PL_INLINE uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *before) {
+    uint32_t child = take(line, PL_LINE, r);
+    *before = line[child];
+    return child;
 }
 
 PL_INLINE void flat_take(uint32_t lines[], uint32_t n_lines, const uint32_t r[], uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t below;
-        take(lines, PL_LINE * n_lines, r[i], &below);
+        take(lines, PL_LINE * n_lines, r[i]);
     }
 }
 
 PL_INLINE void top_take(uint32_t lines[], uint32_t n_lines, uint32_t r[], uint32_t at[], uint32_t n,
                         const uint32_t next[]) {
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t below;
-        at[i] = take(lines, PL_LINE * n_lines, r[i], &below);
+        at[i] = take(lines, PL_LINE * n_lines, r[i]);
         PL_PREFETCH(next + (size_t)PL_LINE * at[i]);
-        r[i] -= below;
+        r[i] -= lines[at[i]];
     }
 }
 

@@ -11,6 +11,7 @@
 #define NAME pl_kernel_sse2
 #define LANES 2u
 #define SORT NULL
+#define RUNS NULL
 
 typedef __m128i W;
 typedef __m128i F;
@@ -85,9 +86,9 @@ OP uint32_t step(uint32_t line[], W x) {
     return bits(p, q, s, t);
 }
 
-OP uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *below) {
-    uint32_t child = (uint32_t)__builtin_ctz(step(line, signed_all(r)));
-    *below = line[(ptrdiff_t)child - 1] & (0u - (child > 0)); /* a sum before the child has not fallen */
+OP uint32_t line_take(uint32_t line[], uint32_t r, uint32_t *before) {
+    uint32_t child = (uint32_t)__builtin_ctz(step(line, signed_all(r)) | 1u << PL_LINE) - 1;
+    *before = line[child];
     return child;
 }
 
@@ -114,13 +115,13 @@ PL_INLINE void top_take(uint32_t lines[], uint32_t n_lines, uint32_t r[], uint32
                         const uint32_t next[]) {
     for (uint32_t i = 0; i < n; i++) {
         W x = signed_all(r[i]);
-        uint64_t after = 0;
+        uint64_t above = 1ull << PL_LINE * n_lines;
         for (uint32_t j = 0; j < n_lines; j++) {
-            after |= (uint64_t)step(lines + PL_LINE * (size_t)j, x) << 16 * j;
+            above |= (uint64_t)step(lines + PL_LINE * (size_t)j, x) << 16 * j;
         }
-        uint32_t child = (uint32_t)__builtin_ctzll(after);
+        uint32_t child = (uint32_t)__builtin_ctzll(above) - 1;
         PL_PREFETCH(next + (size_t)PL_LINE * child);
-        r[i] -= lines[(ptrdiff_t)child - 1] & (0u - (child > 0));
+        r[i] -= lines[child];
         at[i] = child;
     }
 }

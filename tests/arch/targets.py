@@ -25,8 +25,10 @@ INCLUDE = f"-I{CORE / 'include'}"
 TEXT_BUDGET = 12 * 1024  # bytes of code and constants on a Cortex-M3, everything linked in ...
 SENSORS_BUDGET = 448  # ... but the decoding of sensors' registers, which only a board that reads such a sensor links in
 SENSORS = "pl_sensors.c"
+LOCAL_BUDGET = 224  # ... and a client's local draw, which only a client of split learning links in
+LOCAL = "pl_local.c"
 STACK_BUDGET = 320  # bytes of any one function there
-STATES = ("rng", "seat", "participant", "group", "controller", "knot", "integrator", "sampler")
+STATES = ("rng", "seat", "participant", "group", "controller", "knot", "integrator", "sampler", "local")
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,9 @@ def _output(*command: str) -> str:
 
 def table(measured: Sizes) -> str:
     """Return the sizes as text."""
-    sensors = measured.text[SENSORS]
-    lines = ["Cortex-M3, -Os, bytes", f"  text (budget {TEXT_BUDGET}): {sum(measured.text.values()) - sensors}"]
-    lines += [f"  and of {SENSORS} (budget {SENSORS_BUDGET}): {sensors}"]
+    sensors, local = measured.text[SENSORS], measured.text[LOCAL]
+    lines = ["Cortex-M3, -Os, bytes", f"  text (budget {TEXT_BUDGET}): {sum(measured.text.values()) - sensors - local}"]
+    lines += [f"  and of {SENSORS} (budget {SENSORS_BUDGET}): {sensors}", f"  of {LOCAL} (budget {LOCAL_BUDGET}): {local}"]
     lines += [f"    {name:18} {size:6}" for name, size in measured.text.items()]
     deepest = sorted(measured.stack.items(), key=lambda item: -item[1])[:6]
     lines += [f"  globals: {measured.writable}", f"  stack of a function (budget {STACK_BUDGET}), the largest:"]

@@ -52,6 +52,7 @@ def test_the_core_fits_a_cortex_m3(tmp_path: Path) -> None:
     print(targets.table(measured))
     sensors = measured.text.pop(targets.SENSORS)
     assert sensors <= targets.SENSORS_BUDGET
+    assert measured.text.pop(targets.LOCAL) <= targets.LOCAL_BUDGET
     assert sum(measured.text.values()) <= targets.TEXT_BUDGET
     assert measured.writable == 0
     assert max(measured.stack.values()) <= targets.STACK_BUDGET, measured.stack
