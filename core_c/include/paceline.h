@@ -327,13 +327,14 @@ typedef struct pl_engine {
     uint32_t simd; /* enum pl_simd; the result does not depend on it */
 } pl_engine;
 
-/* Whether this machine and this build have such instructions. */
+/* Whether this machine and this build have such instructions; 10 us and more on x86, so ask once. */
 bool pl_engine_has(uint32_t simd);
 
 /* How many words of memory an engine of room for so many clients takes: 4.27 bytes a client and 64. */
 uint64_t pl_engine_words(uint32_t room);
 
-/* As pl_sampler_init. memory[pl_engine_words(room)]. PL_ERR_ARGUMENT: this machine has no such instructions. */
+/* As pl_sampler_init. memory[pl_engine_words(room)]. simd: PL_SIMD_BEST, or one of which pl_engine_has said yes; it is not
+ * asked again. PL_ERR_ARGUMENT: this build knows no such instructions. */
 int pl_engine_init(pl_engine *e, uint32_t simd, uint64_t seed, uint32_t epoch, uint32_t n, const uint32_t counts[],
                    uint32_t room, uint32_t memory[]);
 
@@ -353,10 +354,17 @@ int pl_engine_add(pl_engine *e, uint32_t count); /* PL_ERR_ROOM: pl_engine_move 
 /* Draw the step's samples into counts[at.n], 0s included. */
 void pl_engine_draw_dense(pl_engine *e, uint32_t batch, uint32_t counts[]);
 
-/* Draw the step by client, not by sample: counts[at.n] in about 0.1 us a client whatever the batch. As exact, but words
- * are spent otherwise: NOT the schedule that all other structures draw. It is faster where a batch has some 60 samples a
- * client or more. */
-void pl_engine_draw_by_client(pl_engine *e, uint32_t batch, uint32_t counts[]);
+/* Draw the step by client, not by sample, in about 0.15 us a client whatever the batch; ids and counts have room for at.n.
+ * As exact, but words are spent otherwise: NOT the schedule that all other structures draw. It is faster from some 100
+ * samples a client and step. */
+void pl_engine_draw_by_client(pl_engine *e, uint32_t batch, uint32_t ids[], uint32_t counts[], uint32_t *n_ids);
+
+/* Pairs of a draw -> dense[n]. */
+void pl_spread(uint32_t n_ids, const uint32_t ids[], const uint32_t counts[], uint32_t n, uint32_t dense[]);
+
+/* What no sampler of this kind beats: n times a bounded word and an update of one of size cells that waits for none before
+ * it. For benchmarks; simd as in pl_engine_init. */
+void pl_random_updates(uint32_t simd, uint64_t seed, uint32_t n, uint32_t size, uint32_t cells[]);
 
 /* How many of `sample` draws without replacement from `total` samples hit `good` of them; good, sample <= total. Ratio of
  * uniforms with logarithms of its own: the same on every machine, exact up to the rounding of doubles (1e-9). */

@@ -122,6 +122,12 @@ bool pl_engine_has(uint32_t simd) {
 #endif
 }
 
+/* Whether this build has a kernel for it; asking the machine each time would cost some 10 us, 40 in a virtual one. */
+static bool built(uint32_t simd) {
+    return simd == PL_SIMD_PORTABLE || (PL_X86 && simd >= PL_SIMD_SSE2 && simd <= PL_SIMD_AVX512) ||
+           (PL_NEON && simd == PL_SIMD_NEON);
+}
+
 static uint32_t chosen(uint32_t simd) {
     if (simd != PL_SIMD_BEST) {
         return simd;
@@ -157,7 +163,7 @@ static const pl_kernel *kernel_of(const pl_engine *e) {
 
 static int fill(pl_engine *e, uint32_t simd, const pl_sampler *at, uint32_t room, uint32_t memory[]) {
     simd = chosen(simd);
-    if (!pl_engine_has(simd)) {
+    if (!built(simd)) {
         return PL_ERR_ARGUMENT;
     }
     *e = (pl_engine){ .at = *at, .simd = simd };
@@ -411,30 +417,47 @@ void pl_engine_draw_dense(pl_engine *e, uint32_t batch, uint32_t counts[]) {
     }
 }
 
-void pl_engine_draw_by_client(pl_engine *e, uint32_t batch, uint32_t counts[]) {
-    uint32_t left = e->at.total, n = least(batch, left), fell = 0;
+void pl_engine_draw_by_client(pl_engine *e, uint32_t batch, uint32_t ids[], uint32_t counts[], uint32_t *n_ids) {
+    uint32_t left = e->at.total, n = least(batch, left), different = 0;
     pl_rng rng;
     pl_rng_start(&rng, e->at.seed, PL_PURPOSE_HYPERGEOMETRIC + 256 * e->at.redraw, e->at.epoch, e->at.step);
     pl_engine_counts(e, counts);
     for (uint32_t k = 0; k < e->at.n; k++) {
-        uint32_t pool = counts[k];
-        counts[k] = pool == left ? n : pl_hypergeometric(&rng, pool, left, n);
+        uint32_t pool = counts[k], got = pool == left ? n : pl_hypergeometric(&rng, pool, left, n);
+        ids[different] = k;
+        counts[different] = got;
+        different += got > 0;
         left -= pool;
-        n -= counts[k];
+        n -= got;
     }
-    if (e->top > 0) {
-        for (uint32_t k = 0; k < e->at.n; k++) {
-            if (counts[k] > 0) {
-                shift(e, k, 0u - counts[k]);
-            }
+    for (uint32_t i = 0; i < different; i++) {
+        shift(e, ids[i], 0u - counts[i]);
+    }
+    *n_ids = different;
+}
+
+void pl_spread(uint32_t n_ids, const uint32_t ids[], const uint32_t counts[], uint32_t n, uint32_t dense[]) {
+    for (uint32_t k = 0; k < n; k++) {
+        dense[k] = 0;
+    }
+    for (uint32_t i = 0; i < n_ids; i++) {
+        dense[ids[i]] = counts[i];
+    }
+}
+
+void pl_random_updates(uint32_t simd, uint64_t seed, uint32_t n, uint32_t size, uint32_t cells[]) {
+    pl_engine e = { .simd = chosen(simd) };
+    pl_sampler at = { .seed = seed };
+    source from = source_of(&at);
+    uint32_t words[PL_CHUNK + PL_CHUNK_PAD];
+    for (uint32_t done = 0; done < n; done += PL_CHUNK) {
+        uint32_t now = least(n - done, PL_CHUNK);
+        kernel_of(&e)->words(&from.stream, now, words);
+        for (uint32_t i = 0; i < now; i++) {
+            cells[(uint64_t)words[i] * size >> 32]++;
         }
-        return;
+        from.stream.block += PL_CHUNK / 4;
     }
-    for (uint32_t k = 0; k < PL_LINE * e->n_lines[0]; k++) {
-        e->lines[k] -= fell;
-        fell += k < e->at.n ? counts[k] : 0;
-    }
-    e->at.total -= fell;
 }
 
 void pl_engine_commit(pl_engine *e) {

@@ -151,7 +151,10 @@ def table(measured: Sizes) -> str:
     """Return the sizes as text."""
     sensors, local = measured.text[SENSORS], measured.text[LOCAL]
     lines = ["Cortex-M3, -Os, bytes", f"  text (budget {TEXT_BUDGET}): {sum(measured.text.values()) - sensors - local}"]
-    lines += [f"  and of {SENSORS} (budget {SENSORS_BUDGET}): {sensors}", f"  of {LOCAL} (budget {LOCAL_BUDGET}): {local}"]
+    lines += [
+        f"  and of {SENSORS} (budget {SENSORS_BUDGET}): {sensors}",
+        f"  of {LOCAL} (budget {LOCAL_BUDGET}): {local}",
+    ]
     lines += [f"    {name:18} {size:6}" for name, size in measured.text.items()]
     deepest = sorted(measured.stack.items(), key=lambda item: -item[1])[:6]
     lines += [f"  globals: {measured.writable}", f"  stack of a function (budget {STACK_BUDGET}), the largest:"]
