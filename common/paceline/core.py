@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import math
 from array import array
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, MutableSequence
+from typing import Any, TypeAlias
 
 from paceline._core import ffi, lib
 from paceline.errors import CoreError
@@ -321,6 +321,7 @@ _FLAGS = {
 # Sampler, schedule
 
 SIMD = {name: getattr(lib, f"PL_SIMD_{name.upper()}") for name in ("portable", "sse2", "avx2", "avx512", "neon")}
+Steps: TypeAlias = "tuple[array[int], array[int], array[int]]"  # ids, counts, and where each step ends in them
 _CALLS = ("draw", "commit", "void", "skip", "count", "counts", "set_count", "add", "save")
 _FENWICK = {name: getattr(lib, f"pl_sampler_{name}") for name in _CALLS}
 _ENGINE = {name: getattr(lib, f"pl_engine_{name}") for name in _CALLS}
@@ -425,11 +426,11 @@ class SamplerHandle:
         """Draw and commit steps without telling what came."""
         self._c["skip"](self._own, _unsigned(steps, "step"), _unsigned(batch, "batch"))
 
-    def steps(self, batch: int, n_larger: int, most: int, room: int) -> tuple[array[int], array[int], array[int]]:
-        """Draw and commit up to `most` steps: ids, counts and where each step ends in them."""
+    def steps(self, batch: int, n_larger: int, most: int, by_client: bool = False) -> Steps:
+        """Draw and commit up to `most` steps, `batch` samples in those below n_larger, one less from there on."""
         ids, counts, ends = array("I"), array("I"), array("Q")
         while len(ends) < most and self.total:
-            self.draw(batch if self.step < n_larger else batch - 1)
+            (self.draw_by_client if by_client else self.draw)(batch if self.step < n_larger else batch - 1)
             for kept, drawn in zip((ids, counts), self.drawn(), strict=True):
                 kept.extend(drawn)
             ends.append(len(ids))
@@ -534,16 +535,24 @@ class EngineHandle(SamplerHandle):
         self._make_room(max(_unsigned(batch, "batch"), self.n))
         lib.pl_engine_draw_by_client(self._own, batch, self._ids, self._counts, self._n_ids)
 
-    def steps(self, batch: int, n_larger: int, most: int, room: int) -> tuple[array[int], array[int], array[int]]:
-        ids, counts, ends = array("I", bytes(4 * room)), array("I", bytes(4 * room)), array("Q", bytes(8 * most))
+    def steps(self, batch: int, n_larger: int, most: int, by_client: bool = False) -> Steps:
+        _unsigned(batch, "batch")
+        widest = max(batch, self.n)  # one step more than will come, for each has its room before it is drawn
+        room = min(self.total, most * min(batch, self.n)) + (widest if by_client else batch)
+        ids, counts, ends = _zeros("I", room), _zeros("I", room), _zeros("Q", most)
         done = lib.pl_engine_steps(
-            self._own, batch, n_larger, most, room,
+            self._own, batch, n_larger, by_client, most, room,
             ffi.from_buffer("uint32_t[]", ids, require_writable=True),
             ffi.from_buffer("uint32_t[]", counts, require_writable=True),
             ffi.from_buffer("uint64_t[]", ends, require_writable=True),
         )  # fmt: skip
         pairs = ends[done - 1] if done else 0
-        return ids[:pairs], counts[:pairs], ends[:done]
+        del ids[pairs:], counts[pairs:], ends[done:]
+        return ids, counts, ends
+
+
+def _zeros(code: str, n: int) -> array[int]:
+    return array(code, [0]) * n
 
 
 def near_equal(total: int, batch: int) -> tuple[int, int, int]:
@@ -565,7 +574,7 @@ def hypergeometric(seed: int, n: int, good: int, total: int, sample: int) -> arr
     return out
 
 
-def random_updates(seed: int, n: int, cells: array[int], simd: str = "best") -> None:
+def random_updates(seed: int, n: int, cells: MutableSequence[int], simd: str = "best") -> None:
     """Do n times what no sampler beats: a bounded word and an update of one cell. For benchmarks."""
     where = ffi.from_buffer("uint32_t[]", cells, require_writable=True)
     lib.pl_random_updates(simd_here()[simd], seed, n, len(cells), where)

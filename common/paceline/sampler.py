@@ -115,11 +115,11 @@ class GlobalSampler:
         self._open = True
         return self._core.drawn()
 
-    def schedule(self, batch: int, near_equal: bool = False) -> Schedule:
+    def schedule(self, batch: int, near_equal: bool = False, by_client: bool = False) -> Schedule:
         """Draw and commit all steps until the pool is empty, in one call.
 
         Fixed batches and a last one of what is left, or, with near_equal, as many steps whose sizes differ by at most
-        one, the larger first. Nobody joins or leaves meanwhile.
+        one, the larger first. Nobody joins or leaves meanwhile. by_client: as `draw_by_client` draws.
         """
         self.commit()
         if self.total == 0:
@@ -128,8 +128,9 @@ class GlobalSampler:
             )
         steps, larger, n_larger = core.near_equal(self.total, batch)
         size, first = (larger, self.step + n_larger) if near_equal else (batch, core.U32_MAX)
-        room = min(self.total, steps * min(size, len(self))) + size
-        return Schedule(*self._core.steps(size, min(first, core.U32_MAX), steps, room))
+        if by_client:
+            self._start = None
+        return Schedule(*self._core.steps(size, min(first, core.U32_MAX), steps, by_client))
 
     def commit(self) -> None:
         """Say that the step that was drawn is done. Without one, nothing happens."""

@@ -372,9 +372,10 @@ uint32_t pl_hypergeometric(pl_rng *rng, uint32_t good, uint32_t total, uint32_t 
 
 /* Draw and commit up to `most` steps, until the pool is empty or less than a batch of the room is left; returns how many.
  * ids[room] and counts[room] take the pairs of step after step, ends[most] how many there are after each. Steps below
- * n_larger draw `batch`, those from there on one less; UINT32_MAX: all draw `batch`, the last one what is left. */
-uint32_t pl_engine_steps(pl_engine *e, uint32_t batch, uint32_t n_larger, uint32_t most, uint64_t room, uint32_t ids[],
-                         uint32_t counts[], uint64_t ends[]);
+ * n_larger draw `batch`, those from there on one less; UINT32_MAX: all draw `batch`, the last one what is left.
+ * by_client: as pl_engine_draw_by_client draws, and a step needs room for at.n. */
+uint32_t pl_engine_steps(pl_engine *e, uint32_t batch, uint32_t n_larger, bool by_client, uint32_t most, uint64_t room,
+                         uint32_t ids[], uint32_t counts[], uint64_t ends[]);
 
 /* The least number of steps of at most `batch` samples, and sizes that differ by at most one: n_larger steps of `larger`,
  * then the rest of one less. A total of 0 takes no step. PL_ERR_ARGUMENT: batch is 0. */

@@ -486,16 +486,20 @@ int pl_near_equal(uint32_t total, uint32_t batch, uint32_t *steps, uint32_t *lar
     return PL_OK;
 }
 
-uint32_t pl_engine_steps(pl_engine *e, uint32_t batch, uint32_t n_larger, uint32_t most, uint64_t room, uint32_t ids[],
-                         uint32_t counts[], uint64_t ends[]) {
+uint32_t pl_engine_steps(pl_engine *e, uint32_t batch, uint32_t n_larger, bool by_client, uint32_t most, uint64_t room,
+                         uint32_t ids[], uint32_t counts[], uint64_t ends[]) {
     uint64_t used = 0;
     uint32_t steps = 0;
     for (; steps < most && e->at.total > 0; steps++) {
         uint32_t now = e->at.step < n_larger ? batch : batch - 1, n_ids;
-        if (now == 0 || room - used < now) {
+        if (now == 0 || room - used < (by_client ? e->at.n : now)) {
             break;
         }
-        pl_engine_draw(e, now, ids + used, counts + used, &n_ids);
+        if (by_client) {
+            pl_engine_draw_by_client(e, now, ids + used, counts + used, &n_ids);
+        } else {
+            pl_engine_draw(e, now, ids + used, counts + used, &n_ids);
+        }
         pl_sampler_commit(&e->at);
         used += n_ids;
         ends[steps] = used;

@@ -105,7 +105,7 @@ static void hashes(uint32_t simd) {
         CHECK(~crc == CASES[i].crc, "dense draws are the same", i);
 
         pl_engine_init(&e, simd, CASES[i].seed, CASES[i].epoch, n, pools, n, memory);
-        uint32_t got = pl_engine_steps(&e, batch, UINT32_MAX, steps, LENGTH(all_ids), all_ids, all_counts, ends);
+        uint32_t got = pl_engine_steps(&e, batch, UINT32_MAX, false, steps, LENGTH(all_ids), all_ids, all_counts, ends);
         crc = 0xFFFFFFFFu;
         for (uint32_t step = 0; step < got; step++) {
             uint64_t start = step > 0 ? ends[step - 1] : 0;

@@ -15,17 +15,20 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, agent, round, transfer",
+        "what paceline itself costs: allocate, sampler, agent, round, transfer",
         about="Each figure with its median, range and number of repeats.",
         examples=[
-            ("paceline bench", "all benchmarks, in a minute"),
+            ("paceline bench", "all benchmarks, in three minutes"),
             ("paceline bench allocate --json", "one of them, for a program"),
+            ("paceline bench sampler", "ns a draw, beside numpy's ways and the machine's limit, and the ratios"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
         ],
         exits=(4, 9, 10),
     )
-    parser.add_argument("what", nargs="*", metavar="WHAT", help="allocate, agent, round, transfer (default: all)")
-    parser.offers = {"what": ("allocate", "agent", "round", "transfer")}
+    parser.add_argument(
+        "what", nargs="*", metavar="WHAT", help="allocate, sampler, agent, round, transfer (default: all)"
+    )
+    parser.offers = {"what": ("allocate", "sampler", "agent", "round", "transfer")}
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 
