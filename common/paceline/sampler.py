@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, MutableSequence
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from paceline import core
 from paceline.errors import CoreError
@@ -62,11 +63,11 @@ class GlobalSampler:
         simd: str = "best",
         replay: bool = True,
     ) -> None:
-        start = array("I", _whole(counts))
+        start = _whole(counts, copy=replay)
         self._kind = _structure(structure)
         self._simd = simd
         self._core = self._kind.init(start, seed, epoch, simd)
-        self._start: array[int] | None = start if replay else None  # None after churn: nothing to replay from
+        self._start: Sequence[int] | None = start if replay else None  # None after churn: nothing to replay from
         self._removed: dict[int, int] = {}  # client -> what it had left
         self._open = False
 
@@ -279,17 +280,23 @@ def _structure(name: str) -> type[core.SamplerHandle]:
     return STRUCTURES[name]
 
 
-def _whole(counts: Iterable[int]) -> Iterable[int]:
-    """Return counts as plain integers; what they are not is a CoreError."""
+def _whole(counts: Iterable[int], copy: bool) -> Sequence[int]:
+    """Return counts as unsigned 32-bit integers, or raise CoreError; a buffer of such is copied only if asked."""
     try:
-        items = memoryview(counts).tolist() if not isinstance(counts, list | tuple) else counts  # type: ignore[arg-type]
+        view = memoryview(counts)  # type: ignore[arg-type]  # what is no buffer is caught
+        if view.format == "I" and view.ndim == 1 and view.c_contiguous and view.itemsize == 4:
+            own = array("I")
+            if copy:
+                own.frombytes(view.cast("B"))
+            return own if copy else view
+        items: list[Any] = view.tolist()
     except TypeError:
         items = list(counts)
     for count in items:
         if not isinstance(count, int) or not 0 <= count <= core.U32_MAX:
             raise CoreError(f"counts holds {count!r}; expected whole numbers from 0 to {core.U32_MAX}")
-    return items
+    return array("I", items)
 
 
-def _little(words: array[int]) -> bytes:
+def _little(words: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)

@@ -21,7 +21,7 @@ from paceline import GlobalSampler, core
 from paceline.errors import RunError
 
 SIGMA = 1.5  # of the log-normal sizes
-BLOCK_S = 0.03  # of numpy's exact sampler: at least so long
+BLOCK_S = 0.02  # each is run again until so much CPU time is gone
 LIMIT, ENGINE, BY_CLIENT = "machine's limit", "paceline, in C", "paceline by client, in C"
 STEPWISE, WHOLE = "paceline, Python, step by step", "paceline, Python, whole epoch"
 MARGINALS, COUNT = "numpy exact, marginals", "numpy exact, count"
@@ -66,7 +66,7 @@ def unequal_pools(case: Case) -> Pools:
 
 def _whole_epoch(s: core.SamplerHandle, case: Case, by_client: bool) -> int:
     """Draw an epoch in blocks of steps, each block one call whose loop is in C; returns what was drawn."""
-    drawn, block = 0, max(1, 65_536 // case.batch)
+    drawn, block = 0, max(1, 65_536 // min(case.batch, case.clients))
     while s.total:
         before = s.total
         s.steps(case.batch, core.U32_MAX, block, by_client)
@@ -174,9 +174,11 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in order}
     for number in range(rounds):
         for name in order[number % len(order) :] + order[: number % len(order)]:
-            began_ns = time.process_time_ns()
-            drawn = runs[name](number)
-            found[name].append((time.process_time_ns() - began_ns) / drawn)
+            began_ns, took_ns, drawn = time.process_time_ns(), 0, 0
+            while took_ns < BLOCK_S * 1e9:
+                drawn += runs[name](number)
+                took_ns = time.process_time_ns() - began_ns
+            found[name].append(took_ns / drawn)
     return found
 
 

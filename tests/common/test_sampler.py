@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline import GlobalSampler, core
@@ -56,6 +56,7 @@ def test_dense_and_sparse_say_the_same(pools: list[int], batch: int, seed: int) 
 WAYS = [("fenwick", "best"), *(("tree16", simd) for simd in core.simd_here())]
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     pools=st.lists(st.integers(0, 9), min_size=1, max_size=200)
     | st.lists(st.integers(0, 4), min_size=900, max_size=999),
