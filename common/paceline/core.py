@@ -11,7 +11,7 @@ import functools
 import math
 from array import array
 from collections.abc import Iterable, MutableSequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from paceline._core import ffi, lib
 from paceline.errors import CoreError
@@ -348,7 +348,7 @@ class SamplerHandle:
     simd = "portable"
 
     @classmethod
-    def init(cls, counts: Iterable[int], seed: int, epoch: int, simd: str = "best") -> SamplerHandle:
+    def init(cls, counts: Iterable[int], seed: int, epoch: int, simd: str = "best") -> Self:
         """Make a sampler over pools of these counts, at step 0."""
         self = cls(simd)
         pools, n = _words(counts, "counts")
@@ -360,7 +360,7 @@ class SamplerHandle:
         _check(lib.pl_sampler_init(self._s, seed, epoch, n, pools, len(tree), tree), "GlobalSampler")
 
     @classmethod
-    def load(cls, state: bytes, simd: str = "best") -> SamplerHandle:
+    def load(cls, state: bytes, simd: str = "best") -> Self:
         """Make a sampler from what save() returned, of either structure."""
         self = cls(simd)
         n, data = ffi.new("uint32_t *"), ffi.from_buffer("uint8_t[]", state)
@@ -549,6 +549,17 @@ class EngineHandle(SamplerHandle):
         pairs = ends[done - 1] if done else 0
         del ids[pairs:], counts[pairs:], ends[done:]
         return ids, counts, ends
+
+    def drain(self, batch: int, by_client: bool = False) -> int:
+        """Draw and commit all steps, some ten thousand pairs a call, into memory that is used again; for benchmarks.
+
+        Returns how many samples were drawn.
+        """
+        room, before = max(16_384, _unsigned(batch, "batch"), self.n if by_client else 0), self.total
+        ids, counts, ends = ffi.new("uint32_t[]", room), ffi.new("uint32_t[]", room), ffi.new("uint64_t[]", room)
+        while lib.pl_engine_steps(self._own, batch, U32_MAX, by_client, room, room, ids, counts, ends):
+            pass
+        return before - self.total
 
 
 def _zeros(code: str, n: int) -> array[int]:

@@ -341,7 +341,7 @@ int pl_engine_init(pl_engine *e, uint32_t simd, uint64_t seed, uint32_t epoch, u
 /* Go on in other memory, for more clients or fewer places. */
 int pl_engine_move(pl_engine *e, uint32_t room, uint32_t memory[]);
 
-/* These are what their namesakes of pl_sampler are. Draws stay on the stack up to batches of 2048; it takes 12 KiB. */
+/* These are what their namesakes of pl_sampler are. Scratch is on the stack: 21 KiB at most. */
 void pl_engine_draw(pl_engine *e, uint32_t batch, uint32_t ids[], uint32_t counts[], uint32_t *n_ids);
 void pl_engine_commit(pl_engine *e);
 int pl_engine_void(pl_engine *e, uint32_t n_ids, const uint32_t ids[], const uint32_t counts[]);

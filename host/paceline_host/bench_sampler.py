@@ -23,6 +23,7 @@ from paceline.errors import RunError
 SIGMA = 1.5  # of the log-normal sizes
 BLOCK_S = 0.02  # each is run again until so much CPU time is gone
 LIMIT, ENGINE, BY_CLIENT = "machine's limit", "paceline, in C", "paceline by client, in C"
+FENWICK = "paceline Fenwick, in C, nothing told"
 STEPWISE, WHOLE = "paceline, Python, step by step", "paceline, Python, whole epoch"
 MARGINALS, COUNT = "numpy exact, marginals", "numpy exact, count"
 BINCOUNT, UNIQUE = "numpy shuffle, bincount", "numpy shuffle, unique"
@@ -64,18 +65,14 @@ def unequal_pools(case: Case) -> Pools:
     return pools
 
 
-def _whole_epoch(s: core.SamplerHandle, case: Case, by_client: bool) -> int:
-    """Draw an epoch in blocks of steps, each block one call whose loop is in C; returns what was drawn."""
-    drawn, block = 0, max(1, 65_536 // min(case.batch, case.clients))
-    while s.total:
-        before = s.total
-        s.steps(case.batch, core.U32_MAX, block, by_client)
-        drawn += before - s.total
-    return drawn
+def _in_c(case: Case, pools: Pools, seed: int, by_client: bool = False, simd: str = "best") -> int:
+    return core.EngineHandle.init(pools, seed, 0, simd).drain(case.batch, by_client)
 
 
-def _in_c(case: Case, pools: Pools, seed: int, by_client: bool = False) -> int:
-    return _whole_epoch(core.EngineHandle.init(pools, seed, 0), case, by_client)
+def _fenwick(case: Case, pools: Pools, seed: int) -> int:
+    s = core.SamplerHandle.init(pools, seed, 0)
+    s.skip(case.samples // case.batch, case.batch)
+    return case.samples - s.total
 
 
 def _stepwise(case: Case, pools: Pools, seed: int) -> int:
@@ -130,9 +127,16 @@ def contenders(case: Case) -> dict[str, Callable[[int], int]]:
     pools = unequal_pools(case)
     labels = np.repeat(np.arange(case.clients, dtype=np.min_scalar_type(case.clients - 1)), pools)
     cells = array("I", [1]) * case.clients
+    best = core.simd_here()["best"]
     found: dict[str, Callable[[int], int]] = {
         LIMIT: lambda seed: _limit(case, cells, seed),
         ENGINE: lambda seed: _in_c(case, pools, seed),
+        **{
+            f"{ENGINE}, {simd}": lambda seed, simd=simd: _in_c(case, pools, seed, simd=simd)  # type: ignore[misc]
+            for simd, number in core.simd_here().items()
+            if number != best
+        },
+        FENWICK: lambda seed: _fenwick(case, pools, seed),
         STEPWISE: lambda seed: _stepwise(case, pools, seed),
         WHOLE: lambda seed: _whole(case, pools, seed),
         MARGINALS: lambda seed: _exact(case, pools, seed, "marginals"),
