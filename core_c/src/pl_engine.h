@@ -61,6 +61,16 @@ extern const pl_kernel pl_kernel_neon;
 #define PL_NEON 0
 #endif
 
+/* The kernel of an enum pl_simd, and which one that is where the best is asked for. */
+uint32_t pl_engine_chosen(uint32_t simd);
+const pl_kernel *pl_engine_kernel(uint32_t simd);
+
+/* The sums of a level; level 0 are the clients. */
+uint32_t *pl_engine_level(const pl_engine *e, uint32_t level);
+
+/* Add a difference, modulo 2^32, to the pool of k. */
+void pl_engine_shift(pl_engine *e, uint32_t k, uint32_t difference);
+
 #if defined(__GNUC__)
 #define PL_INLINE static inline __attribute__((always_inline))
 #define PL_PREFETCH(p) __builtin_prefetch((p), 1)
