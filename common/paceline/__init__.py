@@ -4,7 +4,8 @@
 from paceline.controller import Controller, Flags
 from paceline.core import allocate, batch_schedule, permutation
 from paceline.errors import CoreError, PacelineError
-from paceline.sampler import GlobalSampler
+from paceline.local_draw import LocalDraw
+from paceline.sampler import GlobalSampler, Schedule
 from paceline.version import VERSION as __version__
 
 __all__ = [
@@ -12,7 +13,9 @@ __all__ = [
     "CoreError",
     "Flags",
     "GlobalSampler",
+    "LocalDraw",
     "PacelineError",
+    "Schedule",
     "__version__",
     "allocate",
     "batch_schedule",

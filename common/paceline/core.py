@@ -7,10 +7,11 @@ A status code becomes a CoreError with a sentence. What a number means stands in
 
 from __future__ import annotations
 
+import functools
 import math
 from array import array
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, MutableSequence
+from typing import Any, Self, TypeAlias
 
 from paceline._core import ffi, lib
 from paceline.errors import CoreError
@@ -20,7 +21,6 @@ U64_MAX = 0xFFFFFFFFFFFFFFFF
 UNKNOWN = math.nan
 PURPOSE_PARTITION = int(lib.PL_PURPOSE_PARTITION)
 PURPOSE_AUGMENT = int(lib.PL_PURPOSE_AUGMENT)
-PURPOSE_LOCAL_ORDER = int(lib.PL_PURPOSE_LOCAL_ORDER)
 
 _SENTENCES = {
     lib.PL_ERR_ARGUMENT: "a count, index or setting is outside its range",
@@ -30,6 +30,7 @@ _SENTENCES = {
     lib.PL_ERR_STATE: "the saved state is damaged, cut short or of another version",
     lib.PL_ERR_ORDER: "readings must follow each other in time; this one is not after the last, or absurdly far ahead",
     lib.PL_ERR_TOTAL: f"the pools must sum to no more than {U32_MAX} samples",
+    lib.PL_ERR_EMPTY: "fewer samples are left than are asked for",
     lib.PL_ERR_KIND: "one integrator takes one kind of reading only (interval, point or counter)",
 }
 
@@ -321,42 +322,62 @@ _FLAGS = {
 
 # Sampler, schedule
 
+SIMD = {name: getattr(lib, f"PL_SIMD_{name.upper()}") for name in ("portable", "sse2", "avx2", "avx512", "neon")}
+Steps: TypeAlias = "tuple[array[int], array[int], array[int]]"  # ids, counts, and where each step ends in them
+_CALLS = ("draw", "commit", "void", "skip", "count", "counts", "set_count", "add", "save")
+_FENWICK = {name: getattr(lib, f"pl_sampler_{name}") for name in _CALLS}
+_ENGINE = {name: getattr(lib, f"pl_engine_{name}") for name in _CALLS}
+
+
+@functools.cache
+def simd_here() -> dict[str, int]:
+    """Return the instructions that this machine has for sampling, and as "best" the best of them."""
+    here = {name: number for name, number in SIMD.items() if lib.pl_engine_has(number)}
+    return {"best": max(here.values()), **here}
+
 
 class SamplerHandle:
-    """Memory and calls of a pl_sampler, with the buffers of its draws."""
+    """Memory and calls of a pl_sampler (a Fenwick tree), with the buffers of its draws."""
 
-    def __init__(self) -> None:
-        self._s = ffi.new("pl_sampler *")
-        self._tree = ffi.new("uint32_t[]", 1)
-        self._batch = 0
+    def __init__(self, simd: str = "best") -> None:
+        self._own = self._s = ffi.new("pl_sampler *")
+        self._memory = ffi.new("uint32_t[]", 1)
+        self._room = 1
         self._ids, self._counts = ffi.new("uint32_t[]", 1), ffi.new("uint32_t[]", 1)
         self._n_ids = ffi.new("uint32_t *")
+        self._c = _FENWICK
+
+    simd = "portable"
 
     @classmethod
-    def init(cls, counts: Iterable[int], seed: int, epoch: int) -> SamplerHandle:
+    def init(cls, counts: Iterable[int], seed: int, epoch: int, simd: str = "best") -> Self:
         """Make a sampler over pools of these counts, at step 0."""
-        self = cls()
+        self = cls(simd)
         pools, n = _words(counts, "counts")
-        seed, epoch = _unsigned(seed, "seed", U64_MAX), _unsigned(epoch, "epoch")
-        self._tree = ffi.new("uint32_t[]", max(n, 1))
-        _check(lib.pl_sampler_init(self._s, seed, epoch, n, pools, len(self._tree), self._tree), "GlobalSampler")
+        self._begin(_unsigned(seed, "seed", U64_MAX), _unsigned(epoch, "epoch"), n, pools)
         return self
 
+    def _begin(self, seed: int, epoch: int, n: int, pools: Any) -> None:
+        tree = self._memory = ffi.new("uint32_t[]", max(n, 1))
+        _check(lib.pl_sampler_init(self._s, seed, epoch, n, pools, len(tree), tree), "GlobalSampler")
+
     @classmethod
-    def load(cls, state: bytes) -> SamplerHandle:
-        """Make a sampler from what save() returned."""
-        self = cls()
+    def load(cls, state: bytes, simd: str = "best") -> Self:
+        """Make a sampler from what save() returned, of either structure."""
+        self = cls(simd)
         n, data = ffi.new("uint32_t *"), ffi.from_buffer("uint8_t[]", state)
         _check(lib.pl_sampler_shape(data, len(state), n), "GlobalSampler state")
-        self._tree = ffi.new("uint32_t[]", max(n[0], 1))
-        status = lib.pl_sampler_load(self._s, data, len(state), len(self._tree), self._tree)
-        _check(status, "GlobalSampler state")
+        self._resume(data, len(state), n[0])
         return self
+
+    def _resume(self, data: Any, size: int, n: int) -> None:
+        tree = self._memory = ffi.new("uint32_t[]", max(n, 1))
+        _check(lib.pl_sampler_load(self._s, data, size, len(tree), tree), "GlobalSampler state")
 
     def save(self) -> bytes:
         """Return the state; draws that are neither committed nor void are missing from it."""
         out = ffi.new("uint8_t[]", lib.pl_sampler_size(self._s))
-        _check(lib.pl_sampler_save(self._s, out, len(out)), "GlobalSampler state")
+        _check(self._c["save"](self._own, out, len(out)), "GlobalSampler state")
         return bytes(ffi.buffer(out))
 
     def _client(self, k: int) -> int:
@@ -364,47 +385,84 @@ class SamplerHandle:
             raise CoreError(f"there is no client {k}; this sampler has {self._s.n} of them, counted from 0")
         return k
 
-    def draw(self, batch: int) -> tuple[list[int], list[int]]:
-        """Draw the step; returns clients in increasing order and how many samples of each."""
-        if batch > self._batch:
-            self._batch = _unsigned(batch, "batch")
-            self._ids, self._counts = ffi.new("uint32_t[]", batch), ffi.new("uint32_t[]", batch)
-        lib.pl_sampler_draw(self._s, batch, self._ids, self._counts, self._n_ids)
+    def _make_room(self, n: int) -> None:
+        """Let the buffers of a draw hold n pairs; what they hold is lost."""
+        if n > self._room:
+            self._room = _unsigned(n, "batch")
+            self._ids, self._counts = ffi.new("uint32_t[]", n), ffi.new("uint32_t[]", n)
+
+    def draw(self, batch: int) -> None:
+        """Draw the step; `drawn` and `spread` tell what came."""
+        self._make_room(batch)
+        self._c["draw"](self._own, batch, self._ids, self._counts, self._n_ids)
+
+    def draw_by_client(self, batch: int) -> None:
+        """Refuse: this structure has no such draw."""
+        raise CoreError("draw_by_client: a Fenwick tree draws sample by sample only; use structure='tree16'")
+
+    def drawn(self) -> tuple[list[int], list[int]]:
+        """Return the last draw: clients in increasing order and how many samples of each."""
         n = self._n_ids[0]
         return ffi.unpack(self._ids, n), ffi.unpack(self._counts, n)
 
-    def commit(self) -> None:
-        lib.pl_sampler_commit(self._s)
+    def spread(self, out: Any) -> bool:
+        """Write the last draw into a buffer of uint32, one place a client; False when `out` is no such buffer."""
+        try:
+            view = memoryview(out)
+        except TypeError:
+            return False
+        if view.format != "I" or view.readonly or not view.c_contiguous or view.nbytes != 4 * self._s.n:
+            return False
+        dense = ffi.from_buffer("uint32_t[]", view, require_writable=True)
+        lib.pl_spread(self._n_ids[0], self._ids, self._counts, self._s.n, dense)
+        return True
 
-    def void(self, ids: list[int], counts: list[int]) -> None:
-        """Give the draws of the step back; the next draw of it takes other words."""
-        _check(lib.pl_sampler_void(self._s, len(ids), ids, counts), "void")
+    def commit(self) -> None:
+        self._c["commit"](self._own)
+
+    def void(self) -> None:
+        """Give the last draw back; the next draw of the step takes other words."""
+        _check(self._c["void"](self._own, self._n_ids[0], self._ids, self._counts), "void")
 
     def skip(self, steps: int, batch: int) -> None:
         """Draw and commit steps without telling what came."""
-        lib.pl_sampler_skip(self._s, _unsigned(steps, "step"), _unsigned(batch, "batch"))
+        self._c["skip"](self._own, _unsigned(steps, "step"), _unsigned(batch, "batch"))
+
+    def steps(self, batch: int, n_larger: int, most: int, by_client: bool = False) -> Steps:
+        """Draw and commit up to `most` steps, `batch` samples in those below n_larger, one less from there on."""
+        ids, counts, ends = array("I"), array("I"), array("Q")
+        while len(ends) < most and self.total:
+            (self.draw_by_client if by_client else self.draw)(batch if self.step < n_larger else batch - 1)
+            for kept, drawn in zip((ids, counts), self.drawn(), strict=True):
+                kept.extend(drawn)
+            ends.append(len(ids))
+            self.commit()
+        return ids, counts, ends
 
     def count(self, k: int) -> int:
-        return int(lib.pl_sampler_count(self._s, self._client(k)))
+        return int(self._c["count"](self._own, self._client(k)))
 
     def counts(self) -> array[int]:
         """Return what each client has left."""
         out = array("I", bytes(4 * self._s.n))
-        lib.pl_sampler_counts(self._s, ffi.from_buffer("uint32_t[]", out, require_writable=True))
+        self._c["counts"](self._own, ffi.from_buffer("uint32_t[]", out, require_writable=True))
         return out
 
     def set_count(self, k: int, count: int) -> None:
-        _check(lib.pl_sampler_set_count(self._s, self._client(k), _unsigned(count, "count")), f"client {k}")
+        _check(self._c["set_count"](self._own, self._client(k), _unsigned(count, "count")), f"client {k}")
 
     def add(self, count: int) -> int:
         """Add a client; returns its index."""
         count = _unsigned(count, "count")
         if self._s.n == self._s.room:
-            tree = ffi.new("uint32_t[]", 2 * len(self._tree))
-            ffi.memmove(tree, self._tree, ffi.sizeof(self._tree))
-            self._tree, self._s.tree, self._s.room = tree, tree, len(tree)
-        _check(lib.pl_sampler_add(self._s, count), "add")
+            self._grow(min(2 * self._s.room, U32_MAX))
+        _check(self._c["add"](self._own, count), "add")
         return int(self._s.n) - 1
+
+    def _grow(self, room: int) -> None:
+        tree = ffi.new("uint32_t[]", room)
+        ffi.memmove(tree, self._memory, ffi.sizeof(self._memory))
+        self._memory, self._s.tree, self._s.room = tree, tree, room
 
     @property
     def total(self) -> int:
@@ -429,6 +487,143 @@ class SamplerHandle:
     @property
     def redraw(self) -> int:
         return int(self._s.redraw)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the structure itself."""
+        return int(ffi.sizeof(self._memory))
+
+
+class EngineHandle(SamplerHandle):
+    """The same over a pl_engine, the server's structure."""
+
+    def __init__(self, simd: str = "best") -> None:
+        super().__init__()
+        if simd not in simd_here():
+            raise CoreError(f"simd is {simd!r}; expected one of those that this machine has: {', '.join(simd_here())}")
+        self._own = ffi.new("pl_engine *")
+        self._s = ffi.addressof(self._own, "at")
+        self._simd = simd_here()[simd]
+        self._c = _ENGINE
+
+    @property
+    def simd(self) -> str:  # type: ignore[override]  # there it is always the same
+        """The instructions that are used."""
+        return next(name for name, number in SIMD.items() if number == self._own.simd)
+
+    def _take_room(self, n: int) -> int:
+        room = max(n, 1)
+        self._memory = ffi.new("uint32_t[]", lib.pl_engine_words(room))
+        return room
+
+    def _begin(self, seed: int, epoch: int, n: int, pools: Any) -> None:
+        room = self._take_room(n)
+        status = lib.pl_engine_init(self._own, self._simd, seed, epoch, n, pools, room, self._memory)
+        _check(status, "GlobalSampler")
+
+    def _resume(self, data: Any, size: int, n: int) -> None:
+        room = self._take_room(n)
+        status = lib.pl_engine_load(self._own, self._simd, data, size, room, self._memory)
+        _check(status, "GlobalSampler state")
+
+    def _grow(self, room: int) -> None:
+        before = self._memory
+        self._take_room(room)
+        _check(lib.pl_engine_move(self._own, room, self._memory), "add")
+        del before
+
+    def draw_by_client(self, batch: int) -> None:
+        """Draw the step by one number a client: exact, but outside the contract of one schedule."""
+        self._make_room(max(_unsigned(batch, "batch"), self.n))
+        lib.pl_engine_draw_by_client(self._own, batch, self._ids, self._counts, self._n_ids)
+
+    def steps(self, batch: int, n_larger: int, most: int, by_client: bool = False) -> Steps:
+        _unsigned(batch, "batch")
+        widest = max(batch, self.n)  # one step more than will come, for each has its room before it is drawn
+        room = min(self.total, most * min(batch, self.n)) + (widest if by_client else batch)
+        ids, counts, ends = _zeros("I", room), _zeros("I", room), _zeros("Q", most)
+        done = lib.pl_engine_steps(
+            self._own, batch, n_larger, by_client, most, room,
+            ffi.from_buffer("uint32_t[]", ids, require_writable=True),
+            ffi.from_buffer("uint32_t[]", counts, require_writable=True),
+            ffi.from_buffer("uint64_t[]", ends, require_writable=True),
+        )  # fmt: skip
+        pairs = ends[done - 1] if done else 0
+        del ids[pairs:], counts[pairs:], ends[done:]
+        return ids, counts, ends
+
+    def drain(self, batch: int, by_client: bool = False) -> int:
+        """Draw and commit all steps, some ten thousand pairs a call, into memory that is used again; for benchmarks.
+
+        Returns how many samples were drawn.
+        """
+        room, before = max(16_384, _unsigned(batch, "batch"), self.n if by_client else 0), self.total
+        ids, counts, ends = ffi.new("uint32_t[]", room), ffi.new("uint32_t[]", room), ffi.new("uint64_t[]", room)
+        while lib.pl_engine_steps(self._own, batch, U32_MAX, by_client, room, room, ids, counts, ends):
+            pass
+        return before - self.total
+
+
+def _zeros(code: str, n: int) -> array[int]:
+    return array(code, [0]) * n
+
+
+def near_equal(total: int, batch: int) -> tuple[int, int, int]:
+    """Return the least number of steps of at most `batch` samples, the larger size, and how many steps have it."""
+    out = ffi.new("uint32_t[3]")
+    status = lib.pl_near_equal(_unsigned(total, "total"), _unsigned(batch, "batch"), out, out + 1, out + 2)
+    if status != lib.PL_OK:
+        raise CoreError(f"batch is {batch}; expected 1 or more")
+    return out[0], out[1], out[2]
+
+
+def hypergeometric(seed: int, n: int, good: int, total: int, sample: int) -> array[int]:
+    """Return n numbers of hits among `sample` of `total` samples, `good` of which count."""
+    rng, out = Rng(seed, lib.PL_PURPOSE_HYPERGEOMETRIC, 0, 0), array("I", bytes(4 * n))
+    if not 0 <= good <= _unsigned(total, "total") or not 0 <= sample <= total:
+        raise CoreError(f"good is {good} and sample {sample}; expected whole numbers from 0 to the total, {total}")
+    for i in range(n):
+        out[i] = lib.pl_hypergeometric(rng._rng, good, total, sample)
+    return out
+
+
+def random_updates(seed: int, n: int, cells: MutableSequence[int], simd: str = "best") -> None:
+    """Do n times what no sampler beats: a bounded word and an update of one cell. For benchmarks."""
+    where = ffi.from_buffer("uint32_t[]", cells, require_writable=True)
+    lib.pl_random_updates(simd_here()[simd], seed, n, len(cells), where)
+
+
+class LocalHandle:
+    """Memory and calls of a pl_local."""
+
+    def __init__(self, n: int, seed: int, epoch: int, client: int) -> None:
+        self._l = ffi.new("pl_local *")
+        self._index = ffi.new("uint32_t[]", max(_unsigned(n, "samples"), 1))
+        seed, epoch = _unsigned(seed, "seed", U64_MAX), _unsigned(epoch, "epoch")
+        lib.pl_local_init(self._l, seed, epoch, _unsigned(client, "client"), n, self._index)
+
+    def _left(self, count: int) -> int:
+        left = int(self._l.n - self._l.given)
+        if _unsigned(count, "count") > left:
+            raise CoreError(f"{count} samples are asked for and {left} of {self._l.n} are left in this epoch")
+        return count
+
+    def draw(self, count: int) -> list[int]:
+        """Return the next samples of the order."""
+        out = ffi.new("uint32_t[]", self._left(count))
+        lib.pl_local_draw(self._l, count, out)
+        return list(ffi.unpack(out, count))
+
+    def skip(self, count: int) -> None:
+        lib.pl_local_draw(self._l, self._left(count), ffi.NULL)
+
+    def give_back(self, count: int) -> None:
+        if lib.pl_local_give_back(self._l, _unsigned(count, "count")) != lib.PL_OK:
+            raise CoreError(f"{count} samples cannot come back; {self._l.given} were drawn")
+
+    @property
+    def given(self) -> int:
+        return int(self._l.given)
 
 
 def batch_schedule(shares: Iterable[int], steps: int, minimum: int = 1) -> list[list[int]]:

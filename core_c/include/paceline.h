@@ -40,7 +40,8 @@ enum pl_status {
     PL_ERR_NOT_FINAL = -10, /* no reading at or after the window's end yet: ask again */
     PL_ERR_FORGOTTEN = -11, /* the window begins before the oldest knot that is still kept */
     PL_ERR_TOTAL = -12,     /* the pools sum to more than UINT32_MAX */
-    PL_ERR_STEPS = -13      /* a share is too small for so many steps */
+    PL_ERR_STEPS = -13,     /* a share is too small for so many steps */
+    PL_ERR_EMPTY = -14      /* fewer samples are left than are asked for */
 };
 
 /* Random words ---------------------------------------------------------------------------------------------------- */
@@ -51,9 +52,10 @@ enum pl_status {
 enum pl_purpose {
     PL_PURPOSE_PERMUTATION = 1, /* order of the samples of an epoch; step 0 */
     PL_PURPOSE_SAMPLER = 2,     /* draws of a step; PL_PURPOSE_SAMPLER + 256 * r for its r-th redraw */
-    PL_PURPOSE_PARTITION = 16,  /* who holds which sample: epoch is the try, step the class or the purpose within */
-    PL_PURPOSE_AUGMENT = 17,    /* one sample's crop and flip: step is the sample */
-    PL_PURPOSE_LOCAL_ORDER = 18 /* the seed of a client's own permutations: step is the client */
+    PL_PURPOSE_LOCAL = 3,          /* a client's own order of its own samples; the client stands where the step does */
+    PL_PURPOSE_HYPERGEOMETRIC = 4, /* pl_engine_draw_by_client; + 256 * r likewise */
+    PL_PURPOSE_PARTITION = 16,     /* who holds which sample: epoch is the try, step the class or the purpose within */
+    PL_PURPOSE_AUGMENT = 17        /* one sample's crop and flip: step is the sample */
 };
 
 typedef struct pl_rng {
@@ -75,6 +77,29 @@ uint32_t pl_rng_word(pl_rng *rng);
 /* An unbiased integer in [0, n), n >= 1: the high half of word * n; a word whose low half is below 2^32 mod n is
  * skipped. n = 0 gives 0 and takes no word. */
 uint32_t pl_rng_below(pl_rng *rng, uint32_t n);
+
+/* Local draw ------------------------------------------------------------------------------------------------------ */
+
+/* Which of its own n samples a client takes when the schedule asks it for some: the next ones of a random order of its
+ * own, made as far as it is needed (place i changes with i + pl_rng_below(n - i)), so that a draw takes constant time and
+ * no memory but the index. The order is that of (seed, epoch, client) however many are drawn at a time. To resume, make
+ * it anew and draw `given` into NULL. */
+typedef struct pl_local {
+    uint32_t *index; /* the caller's, 4 bytes a sample */
+    uint32_t n;
+    uint32_t given;   /* drawn and not given back */
+    uint32_t settled; /* places of the order that are made, >= given */
+    pl_rng rng;
+} pl_local;
+
+/* index[n] */
+void pl_local_init(pl_local *l, uint64_t seed, uint32_t epoch, uint32_t client, uint32_t n, uint32_t index[]);
+
+/* The next `count` of the order; out may be NULL. PL_ERR_EMPTY: fewer are left, and none are drawn. */
+int pl_local_draw(pl_local *l, uint32_t count, uint32_t out[]);
+
+/* The last `count` were not used, their step is void: they will be drawn again. */
+int pl_local_give_back(pl_local *l, uint32_t count);
 
 /* Permutation ----------------------------------------------------------------------------------------------------- */
 
@@ -279,6 +304,88 @@ uint64_t pl_sampler_size(const pl_sampler *s);
 int pl_sampler_save(const pl_sampler *s, uint8_t out[], uint64_t size);
 int pl_sampler_shape(const uint8_t in[], uint64_t size, uint32_t *n);
 int pl_sampler_load(pl_sampler *s, const uint8_t in[], uint64_t size, uint32_t room, uint32_t tree[]);
+
+/* Engine ---------------------------------------------------------------------------------------------------------- */
+
+/* The same sampler for a server: the same schedule and the same saved bytes from a tree with 16 sums to a line, through
+ * which a chunk of draws goes level by level (which client a draw takes depends at each level on earlier draws at that
+ * level only), with the vector instructions that are there. 4.27 bytes a client. Its sources, pl_engine*.c, are no part
+ * of the core that a microcontroller links in: bare-metal builds leave them out and use pl_sampler. */
+enum pl_simd {
+    PL_SIMD_BEST = 0,     /* what this machine has; never in pl_engine.simd */
+    PL_SIMD_PORTABLE = 1, /* C alone */
+    PL_SIMD_SSE2 = 2,
+    PL_SIMD_AVX2 = 3,
+    PL_SIMD_AVX512 = 4,   /* F, VL, DQ and BW */
+    PL_SIMD_NEON = 5
+};
+
+typedef struct pl_engine {
+    pl_sampler at;   /* place in the schedule, clients, room, total, as there; its tree is not used */
+    uint32_t *lines; /* in the caller's memory, at a multiple of 64 bytes */
+    uint32_t first[8];
+    uint32_t n_lines[8];
+    uint32_t top;  /* the level of the root */
+    uint32_t simd; /* enum pl_simd; the result does not depend on it */
+} pl_engine;
+
+/* Whether this machine and this build have such instructions; 10 us and more on x86, so ask once. */
+bool pl_engine_has(uint32_t simd);
+
+/* How many words of memory an engine of room for so many clients takes: 4.27 bytes a client and 64. */
+uint64_t pl_engine_words(uint32_t room);
+
+/* As pl_sampler_init. memory[pl_engine_words(room)]. simd: PL_SIMD_BEST, or one of which pl_engine_has said yes; it is not
+ * asked again. PL_ERR_ARGUMENT: this build knows no such instructions. */
+int pl_engine_init(pl_engine *e, uint32_t simd, uint64_t seed, uint32_t epoch, uint32_t n, const uint32_t counts[],
+                   uint32_t room, uint32_t memory[]);
+
+/* Go on in other memory, for more clients or fewer places. */
+int pl_engine_move(pl_engine *e, uint32_t room, uint32_t memory[]);
+
+/* These are what their namesakes of pl_sampler are. Scratch is on the stack: 21 KiB at most. */
+void pl_engine_draw(pl_engine *e, uint32_t batch, uint32_t ids[], uint32_t counts[], uint32_t *n_ids);
+void pl_engine_commit(pl_engine *e);
+int pl_engine_void(pl_engine *e, uint32_t n_ids, const uint32_t ids[], const uint32_t counts[]);
+void pl_engine_skip(pl_engine *e, uint32_t steps, uint32_t batch);
+uint32_t pl_engine_count(const pl_engine *e, uint32_t k);
+void pl_engine_counts(const pl_engine *e, uint32_t counts[]);
+int pl_engine_set_count(pl_engine *e, uint32_t k, uint32_t count);
+int pl_engine_add(pl_engine *e, uint32_t count); /* PL_ERR_ROOM: pl_engine_move to more */
+
+/* Draw the step's samples into counts[at.n], 0s included. */
+void pl_engine_draw_dense(pl_engine *e, uint32_t batch, uint32_t counts[]);
+
+/* Draw the step by client, not by sample, in about 0.15 us a client whatever the batch; ids and counts have room for at.n.
+ * As exact, but words are spent otherwise: NOT the schedule that all other structures draw. It is faster from some 100
+ * samples a client and step. */
+void pl_engine_draw_by_client(pl_engine *e, uint32_t batch, uint32_t ids[], uint32_t counts[], uint32_t *n_ids);
+
+/* Pairs of a draw -> dense[n]. */
+void pl_spread(uint32_t n_ids, const uint32_t ids[], const uint32_t counts[], uint32_t n, uint32_t dense[]);
+
+/* What no sampler of this kind beats: n times a bounded word and an update of one of size cells that waits for none before
+ * it. For benchmarks; simd as in pl_engine_init. */
+void pl_random_updates(uint32_t simd, uint64_t seed, uint32_t n, uint32_t size, uint32_t cells[]);
+
+/* How many of `sample` draws without replacement from `total` samples hit `good` of them; good, sample <= total. Ratio of
+ * uniforms with logarithms of its own: the same on every machine, exact up to the rounding of doubles (1e-9). */
+uint32_t pl_hypergeometric(pl_rng *rng, uint32_t good, uint32_t total, uint32_t sample);
+
+/* Draw and commit up to `most` steps, until the pool is empty or less than a batch of the room is left; returns how many.
+ * ids[room] and counts[room] take the pairs of step after step, ends[most] how many there are after each. Steps below
+ * n_larger draw `batch`, those from there on one less; UINT32_MAX: all draw `batch`, the last one what is left.
+ * by_client: as pl_engine_draw_by_client draws, and a step needs room for at.n. */
+uint32_t pl_engine_steps(pl_engine *e, uint32_t batch, uint32_t n_larger, bool by_client, uint32_t most, uint64_t room,
+                         uint32_t ids[], uint32_t counts[], uint64_t ends[]);
+
+/* The least number of steps of at most `batch` samples, and sizes that differ by at most one: n_larger steps of `larger`,
+ * then the rest of one less. A total of 0 takes no step. PL_ERR_ARGUMENT: batch is 0. */
+int pl_near_equal(uint32_t total, uint32_t batch, uint32_t *steps, uint32_t *larger, uint32_t *n_larger);
+
+/* pl_sampler_size(&e->at) and pl_sampler_shape tell the sizes; either structure loads what the other saved. */
+int pl_engine_save(const pl_engine *e, uint8_t out[], uint64_t size);
+int pl_engine_load(pl_engine *e, uint32_t simd, const uint8_t in[], uint64_t size, uint32_t room, uint32_t memory[]);
 
 /* Schedule -------------------------------------------------------------------------------------------------------- */
 

@@ -35,4 +35,8 @@ uint64_t pl_get_u64(pl_reader *r);
 double pl_get_f64(pl_reader *r);
 uint32_t pl_crc32(const uint8_t bytes[], uint64_t n);
 
+/* What of a sampler's saved bytes stands before its counts. */
+void pl_sampler_put_head(const pl_sampler *s, pl_writer *w);
+void pl_sampler_get_head(pl_sampler *s, pl_reader *r);
+
 #endif

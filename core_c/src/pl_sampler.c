@@ -217,18 +217,30 @@ uint64_t pl_sampler_size(const pl_sampler *s) {
     return HEAD_BYTES + 4 * (uint64_t)s->n + CRC_BYTES;
 }
 
+void pl_sampler_put_head(const pl_sampler *s, pl_writer *w) {
+    pl_put_u32(w, MAGIC);
+    pl_put_u32(w, 0);
+    pl_put_u32(w, s->n);
+    pl_put_u64(w, s->seed);
+    pl_put_u32(w, s->epoch);
+    pl_put_u32(w, s->step);
+    pl_put_u32(w, s->redraw);
+}
+
+void pl_sampler_get_head(pl_sampler *s, pl_reader *r) {
+    r->at += 12;
+    s->seed = pl_get_u64(r);
+    s->epoch = pl_get_u32(r);
+    s->step = pl_get_u32(r);
+    s->redraw = pl_get_u32(r);
+}
+
 int pl_sampler_save(const pl_sampler *s, uint8_t out[], uint64_t size) {
     if (size != pl_sampler_size(s)) {
         return PL_ERR_ROOM;
     }
     pl_writer w = { out };
-    pl_put_u32(&w, MAGIC);
-    pl_put_u32(&w, 0);
-    pl_put_u32(&w, s->n);
-    pl_put_u64(&w, s->seed);
-    pl_put_u32(&w, s->epoch);
-    pl_put_u32(&w, s->step);
-    pl_put_u32(&w, s->redraw);
+    pl_sampler_put_head(s, &w);
     for (uint32_t k = 0; k < s->n; k++) {
         pl_put_u32(&w, pl_sampler_count(s, k));
     }
@@ -256,11 +268,8 @@ int pl_sampler_load(pl_sampler *s, const uint8_t in[], uint64_t size, uint32_t r
     if (status != PL_OK || room < fresh.n) {
         return status != PL_OK ? status : PL_ERR_ROOM;
     }
-    pl_reader r = { in + 12 };
-    fresh.seed = pl_get_u64(&r);
-    fresh.epoch = pl_get_u32(&r);
-    fresh.step = pl_get_u32(&r);
-    fresh.redraw = pl_get_u32(&r);
+    pl_reader r = { in };
+    pl_sampler_get_head(&fresh, &r);
     uint64_t total = 0;
     for (uint32_t k = 0; k < fresh.n; k++) {
         tree[k] = pl_get_u32(&r);

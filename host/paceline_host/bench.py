@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What paceline itself costs: allocation, an agent's start and memory, an empty round, a transfer. Asserts nothing.
+"""What paceline itself costs: allocation, sampling, an agent's start and memory, an empty round, a transfer.
 
-Each figure comes with its median, range and number of repeats, and with the machine it was taken on.
+Asserts nothing. Each figure comes with its median, range and number of repeats, and with the machine it was taken on.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
-from paceline import Controller, allocate
+from paceline import Controller, allocate, core
 from paceline.errors import RunError
 from paceline.keys import write_pair
 from paceline.one_way import KINDS, NBYTES
@@ -62,7 +63,21 @@ def figure(name: str, unit: str, values: Sequence[float]) -> dict[str, object]:
 
 def machine() -> dict[str, object]:
     """Return what the figures were taken on."""
-    return {"system": platform.platform(), "cpus": os.cpu_count(), "python": platform.python_version()}
+    return {
+        "system": platform.platform(),
+        "cpu": _processor(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        "simd": next(name for name, number in core.SIMD.items() if number == core.simd_here()["best"]),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith(("model name", "Model", "uarch")):
+            return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def bench_allocate(say: Callable[[str], None]) -> list[dict[str, object]]:
@@ -170,6 +185,19 @@ def bench_transfer(say: Callable[[str], None], repeats: int = 11) -> list[dict[s
     return [*rows, *ratios, figure("SHA-256 of 45 MB (each end, not in the above)", "ms", hashes)]
 
 
+def bench_sampler(say: Callable[[str], None], rounds: int = 5) -> list[dict[str, object]]:
+    """Draw epochs of 1,000,000 samples: ns a draw of paceline and its rivals, and the ratios within each round."""
+    from paceline_host import bench_sampler as sampler
+
+    rows = []
+    for case in sampler.CASES:
+        say(f"sampler: {case}, {case.samples} samples, log-normal sizes, {rounds} rounds")
+        found = sampler.measure(case, rounds)
+        rows += [figure(f"{case}: {name}", "ns", each) for name, each in found.items()]
+        rows += [figure(f"{case}: {name}", "x", each) for name, each in sampler.ratios(found)]
+    return rows
+
+
 def _seconds(call: Callable[[], object]) -> float:
     began_s = time.perf_counter()
     call()
@@ -181,4 +209,10 @@ def _file_system(path: Path) -> str:
     return found.stdout.strip() or "unknown file system"
 
 
-BENCHES = {"allocate": bench_allocate, "agent": bench_agent, "round": bench_round, "transfer": bench_transfer}
+BENCHES = {
+    "allocate": bench_allocate,
+    "sampler": bench_sampler,
+    "agent": bench_agent,
+    "round": bench_round,
+    "transfer": bench_transfer,
+}

@@ -18,14 +18,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "core_c"
 SOURCES = sorted(str(path) for path in (CORE / "src").glob("*.c"))
+SMALL = [source for source in SOURCES if not Path(source).name.startswith("pl_engine")]  # the core without the server's
 FLAGS = (CORE / "flags.txt").read_text(encoding="utf-8").split()
 INCLUDE = f"-I{CORE / 'include'}"
 
 TEXT_BUDGET = 12 * 1024  # bytes of code and constants on a Cortex-M3, everything linked in ...
 SENSORS_BUDGET = 448  # ... but the decoding of sensors' registers, which only a board that reads such a sensor links in
 SENSORS = "pl_sensors.c"
+LOCAL_BUDGET = 224  # ... and a client's local draw, which only a client of split learning links in
+LOCAL = "pl_local.c"
 STACK_BUDGET = 320  # bytes of any one function there
-STATES = ("rng", "seat", "participant", "group", "controller", "knot", "integrator", "sampler")
+STATES = ("rng", "seat", "participant", "group", "controller", "knot", "integrator", "sampler", "local")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Target:
     run: tuple[str, ...]
     packages: str  # Debian's, for the reason of a skip
     after: tuple[str, ...] = ()  # what stands behind the program's name
+    bare: bool = False  # no operating system: without the server's sources
 
 
 def _bare(start: str, ram: str) -> tuple[str, ...]:
@@ -65,10 +69,10 @@ TARGETS = (
     Target("rv32imac, bare metal", "riscv64-unknown-elf-gcc",
            ("-march=rv32imac", "-mabi=ilp32", "-mcmodel=medany", *_bare("0x80000000", "0x80400000")),
            ("qemu-system-riscv32", "-M", "virt", "-m", "64", "-bios", "none", "-kernel"),
-           "qemu-system-misc gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf", SEMIHOSTING),
+           "qemu-system-misc gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf", SEMIHOSTING, bare=True),
     Target("Cortex-M3, bare metal", "arm-none-eabi-gcc", (*M3, *_bare("0", "0x20000000")),
            ("qemu-system-arm", "-M", "mps2-an385", "-kernel"),
-           "qemu-system-arm gcc-arm-none-eabi picolibc-arm-none-eabi", SEMIHOSTING),
+           "qemu-system-arm gcc-arm-none-eabi picolibc-arm-none-eabi", SEMIHOSTING, bare=True),
 )  # fmt: skip
 
 
@@ -83,11 +87,12 @@ def missing(target: Target) -> str:
     return ""
 
 
-def build(target: Target, folder: Path, *more: str) -> Path:
-    """Build the vectors with the core for a target."""
-    program = folder / "vectors.elf"
-    test = str(ROOT / "tests" / "core_c" / "test_vectors.c")
-    command = [target.compiler, *FLAGS, "-O2", *more, INCLUDE, test, *SOURCES, *target.flags, "-o", str(program)]
+def build(target: Target, folder: Path, *more: str, name: str = "test_vectors") -> Path:
+    """Build a C test, the vectors by default, with the core for a target."""
+    program = folder / f"{name}.elf"
+    test = str(ROOT / "tests" / "core_c" / f"{name}.c")
+    sources = ["-DBARE", *SMALL] if target.bare else SOURCES
+    command = [target.compiler, *FLAGS, "-O2", *more, INCLUDE, test, *sources, *target.flags, "-o", str(program)]
     subprocess.run(command, check=True)
     return program
 
@@ -119,7 +124,7 @@ class Sizes:
 def sizes(folder: Path) -> Sizes:
     """Compile the core for size and measure it."""
     text, stack, writable = {}, {}, 0
-    for source in SOURCES:
+    for source in SMALL:
         object_ = folder / (Path(source).stem + ".o")
         flags = [*FLAGS, *M3, "-Os", "-ffreestanding", "-fstack-usage", INCLUDE]
         subprocess.run(["arm-none-eabi-gcc", *flags, "-c", source, "-o", str(object_)], check=True)
@@ -144,9 +149,12 @@ def _output(*command: str) -> str:
 
 def table(measured: Sizes) -> str:
     """Return the sizes as text."""
-    sensors = measured.text[SENSORS]
-    lines = ["Cortex-M3, -Os, bytes", f"  text (budget {TEXT_BUDGET}): {sum(measured.text.values()) - sensors}"]
-    lines += [f"  and of {SENSORS} (budget {SENSORS_BUDGET}): {sensors}"]
+    sensors, local = measured.text[SENSORS], measured.text[LOCAL]
+    lines = ["Cortex-M3, -Os, bytes", f"  text (budget {TEXT_BUDGET}): {sum(measured.text.values()) - sensors - local}"]
+    lines += [
+        f"  and of {SENSORS} (budget {SENSORS_BUDGET}): {sensors}",
+        f"  of {LOCAL} (budget {LOCAL_BUDGET}): {local}",
+    ]
     lines += [f"    {name:18} {size:6}" for name, size in measured.text.items()]
     deepest = sorted(measured.stack.items(), key=lambda item: -item[1])[:6]
     lines += [f"  globals: {measured.writable}", f"  stack of a function (budget {STACK_BUDGET}), the largest:"]

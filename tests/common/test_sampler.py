@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The global sampler: exactly the hypergeometric law, the same schedule however it is reached, and churn."""
+"""The global sampler: one schedule however it is reached, conservation, churn. Its law: test_sampler_law.py."""
 
 from __future__ import annotations
 
-import itertools
-import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline import GlobalSampler
+from paceline import GlobalSampler, core
 from paceline.errors import CoreError
 
 POOLS = st.lists(st.integers(0, 60), min_size=1, max_size=30)
@@ -53,50 +50,70 @@ def test_dense_and_sparse_say_the_same(pools: list[int], batch: int, seed: int) 
         assert dense.total == sum(dense.remaining)
 
 
-def test_the_joint_law_of_an_epoch_is_exact() -> None:
-    """All outcomes of drawing 3 at a time from pools of 3, 2, 1, 1, against their exact chances."""
-    pools, batch, trials = (3, 2, 1, 1), 3, 40_000
-    chance: Counter[tuple[tuple[int, ...], ...]] = Counter()
-    samples = [k for k, pool in enumerate(pools) for _ in range(pool)]
-    for order in itertools.permutations(range(7)):
-        steps = [tuple(sorted(samples[i] for i in order[at : at + batch])) for at in range(0, 7, batch)]
-        chance[tuple(steps)] += 1
-    seen: Counter[tuple[tuple[int, ...], ...]] = Counter()
-    for seed in range(trials):
-        steps = []
-        for ids, counts in epoch_of(GlobalSampler(pools, seed), batch):
-            steps.append(tuple(k for k, count in zip(ids, counts, strict=True) for _ in range(count)))
-        seen[tuple(steps)] += 1
-    assert set(seen) == set(chance)
-    orders = sum(chance.values())
-    chi_squared = sum(
-        float((seen[outcome] - Fraction(trials * ways, orders)) ** 2 / Fraction(trials * ways, orders))
-        for outcome, ways in chance.items()
-    )
-    freedom = len(chance) - 1
-    assert abs(chi_squared - freedom) < 4.5 * math.sqrt(2 * freedom)  # too good is wrong as well; the seeds are fixed
-
-
-def test_means_and_variances_are_hypergeometric() -> None:
-    pools = [1 + k % 13 for k in range(700)]
-    total, batch, trials = sum(pools), 256, 400
-    sums, squares = [0] * 700, [0] * 700
-    for seed in range(trials):
-        for k, count in zip(*GlobalSampler(pools, seed, epoch=3).draw(batch), strict=True):
-            sums[k] += count
-            squares[k] += count * count
-    z = variance_ratio = 0.0
-    for k, pool in enumerate(pools):
-        p = pool / total
-        variance = batch * p * (1 - p) * (total - batch) / (total - 1)
-        mean = sums[k] / trials
-        z += (mean - batch * p) ** 2 / (variance / trials)
-        variance_ratio += (squares[k] / trials - mean**2) / variance * trials / (trials - 1)
-    assert abs(z - 700) < 4.5 * math.sqrt(2 * 700)
-    assert abs(variance_ratio / 700 - 1) < 0.02
-
-
 # One schedule
+
+
+WAYS = [("fenwick", "best"), *(("tree16", simd) for simd in core.simd_here())]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    pools=st.lists(st.integers(0, 9), min_size=1, max_size=200)
+    | st.lists(st.integers(0, 4), min_size=900, max_size=999),
+    batch=st.integers(1, 400),
+    seed=st.integers(0, 2**64 - 1),
+    epoch=st.integers(0, 2**32 - 1),
+)
+def test_all_structures_draw_the_same(pools: list[int], batch: int, seed: int, epoch: int) -> None:
+    first, *others = (GlobalSampler(pools, seed, epoch, structure, simd) for structure, simd in WAYS)
+    steps = list(epoch_of(first, batch))
+    if steps:
+        whole = GlobalSampler(pools, seed, epoch).schedule(batch)
+        assert [(list(ids), list(counts)) for ids, counts in whole] == steps
+    for other in others:
+        assert list(epoch_of(other, batch)) == steps
+
+
+@given(pools=POOLS, batch=st.integers(1, 64), done=st.integers(0, 3), structure=st.sampled_from(["tree16", "fenwick"]))
+def test_near_equal_steps_differ_by_one_and_are_as_few(pools: list[int], batch: int, done: int, structure: str) -> None:
+    s = GlobalSampler(pools, seed=4, structure=structure)
+    for _ in range(done):
+        s.draw(3)
+    s.commit()
+    left, total = s.remaining, s.total
+    if total == 0:
+        return
+    used: Counter[int] = Counter()
+    sizes = []
+    for ids, counts in s.schedule(batch, near_equal=True):
+        used.update(dict(zip(ids, counts, strict=True)))
+        sizes.append(sum(counts))
+    assert [used[k] for k in range(len(pools))] == left
+    assert len(sizes) == -(-total // batch)
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) - min(sizes) <= 1
+    assert s.total == 0
+    assert s.step == done + len(sizes)
+
+
+def test_a_state_goes_from_one_structure_to_another() -> None:
+    s = GlobalSampler([k % 9 for k in range(500)], seed=5, structure="fenwick")
+    for batch in (100, 40, 7):
+        s.draw(batch)
+    s.remove(8)
+    for structure, simd in WAYS:
+        other = GlobalSampler.from_state(s.state(), structure, simd)
+        assert other.state() == s.state()
+        assert list(epoch_of(other, 33)) == list(epoch_of(GlobalSampler.from_state(s.state(), "fenwick"), 33))
+
+
+def test_memory_is_what_is_said() -> None:
+    pools = array("I", [1]) * 1_000_000
+    assert GlobalSampler(pools, replay=False).memory_bytes <= 4_500_000
+    assert GlobalSampler(pools, structure="fenwick", replay=False).memory_bytes == 4_000_000
+    assert GlobalSampler(pools).memory_bytes <= 8_500_000
+    with pytest.raises(CoreError, match="seek: "):
+        GlobalSampler([5], replay=False).seek(0, 1)
 
 
 @given(pools=POOLS, batch=st.integers(1, 20), step=st.integers(0, 30), seed=st.integers(0, 99))
@@ -221,7 +238,13 @@ def test_a_large_pool_is_drawn_from() -> None:
         (lambda s: s.set_count(0, 2**32), "count is 4294967296; expected a whole number"),
         (lambda s: s.set_count(0, 2**32 - 1), "the pools must sum to no more than 4294967295 samples"),
         (lambda s: s.add(-1), "count is -1; expected"),
-        (lambda s: s.draw(-1), "batch is -1; expected"),
+        (lambda s: s.draw(-1), "batch is -1; expected 1 or more"),
+        (lambda s: s.draw(0), "batch is 0; expected 1 or more"),
+        (lambda s: s.draw_by_client(0), "batch is 0; expected 1 or more"),
+        (lambda s: s.schedule(0), "batch is 0; expected 1 or more"),
+        (lambda s: (s.schedule(9), s.schedule(9)), "schedule: the pool is empty"),
+        (lambda s: GlobalSampler([1], structure="heap"), "structure is 'heap'; expected one of auto, tree16, fenwick"),
+        (lambda s: GlobalSampler([1], simd="mmx"), "simd is 'mmx'; expected one of those that this machine has: best"),
         (lambda s: s.draw_dense(1, [0]), "out holds 1 places for 3 clients"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import RemoteProtocolError
-from paceline.split.rows import Rows, local_seed, most_rows, room
+from paceline.split.rows import Rows, most_rows, room
 
 SIZES = (10, 0, 7)
 ROWS = Rows(first=3, epoch_steps=9, used=(2, 0, 1), counts=((1, 0, 2), (0, 0, 0), (4, 0, 1)))
@@ -66,9 +66,3 @@ def test_a_schedule_that_is_cut_short_is_refused(end: int) -> None:
 def test_the_most_rows_fit_where_they_are_put(clients: int) -> None:
     many = Rows(0, 1 << 20, (0,) * clients, ((0,) * clients,) * most_rows(clients))
     assert len(many.encode()) <= room(clients)
-
-
-def test_each_client_has_an_order_of_its_own() -> None:
-    seeds = {local_seed(seed, client) for seed in (1, 2, 11) for client in (1, 2, 11, 12)}
-    assert len(seeds) == 12
-    assert all(0 <= seed < 1 << 63 for seed in seeds)

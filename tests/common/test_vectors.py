@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 import sys
 import zlib
@@ -120,17 +121,25 @@ def test_registers_that_cannot_be_are_refused(shunt: bytes, shunt_uohm: int, nam
         core.ina3221(shunt, b"\x13\x88", shunt_uohm)
 
 
-def test_draws_are_the_replicas() -> None:
-    handle = core.SamplerHandle.init([], 0, 0)
+HANDLES: list[tuple[type[core.SamplerHandle], str]] = [
+    (core.SamplerHandle, "best"),
+    *((core.EngineHandle, simd) for simd in core.simd_here()),
+]
+
+
+@pytest.mark.parametrize(("kind", "simd"), HANDLES)
+def test_draws_are_the_replicas(kind: type[core.SamplerHandle], simd: str) -> None:
+    handle = kind.init([], 0, 0, simd)
     for op, a, b, total, n_ids, ids, counts in read("sampler"):
         if op == 0:
-            handle = core.SamplerHandle.init([], a, b)
+            handle = kind.init([], a, b, simd)
         elif op == 1:
-            assert handle.draw(a) == (ids[:n_ids], counts[:n_ids])
+            handle.draw(a)
+            assert handle.drawn() == (ids[:n_ids], counts[:n_ids])
         elif op == 2:
             handle.commit()
         elif op == 3:
-            handle.void(ids[:n_ids], counts[:n_ids])
+            handle.void()
         elif op == 4:
             handle.set_count(a, b)
         elif op == 5:
@@ -141,6 +150,19 @@ def test_draws_are_the_replicas() -> None:
         else:
             handle.skip(b, a)
         assert handle.total == total
+
+
+@pytest.mark.parametrize(("kind", "simd"), HANDLES)
+def test_digests_of_many_draws_are_the_replicas(kind: type[core.SamplerHandle], simd: str) -> None:
+    for clients, batch, steps, seed, epoch, scale, total, wanted in read("engine"):
+        pools = [k * k % 41 * scale for k in range(clients)]
+        handle, crc = kind.init(pools, seed, epoch, simd), 0
+        for _ in range(steps):
+            handle.draw(batch)
+            ids, counts = handle.drawn()
+            crc = zlib.crc32(struct.pack(f"<{2 * len(ids)}I", *ids, *counts), crc)
+            handle.commit()
+        assert (handle.total, crc) == (total, wanted)
 
 
 def test_schedules_are_the_replicas() -> None:

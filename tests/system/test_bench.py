@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transfer benchmark between two real processes; what it measures is not asserted, what it carries is."""
+"""The benchmarks of transfer and sampler; what they measure is not asserted, what they carry and draw is."""
 
 from __future__ import annotations
 
+import pytest
+
+from paceline import GlobalSampler
+from paceline.errors import RunError
 from paceline.one_way import KINDS
-from paceline_host import bench_transfer
+from paceline_host import bench_sampler, bench_transfer
 
 
 def test_what_the_transfer_benchmark_sends_comes_back_by_every_kind() -> None:
@@ -14,3 +18,25 @@ def test_what_the_transfer_benchmark_sends_comes_back_by_every_kind() -> None:
         (kind, way) for kind in KINDS for way in (bench_transfer.TO_AGENT, bench_transfer.TO_HOST)
     )
     assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found.values())
+
+
+@pytest.mark.parametrize("case", [bench_sampler.Case(10, 1100, 20_000), bench_sampler.Case(3000, 128, 20_000)], ids=str)
+def test_the_sampler_benchmark_runs_all_in_every_round(case: bench_sampler.Case) -> None:
+    """It raises where an epoch does not use each sample once."""
+    found = bench_sampler.measure(case, rounds=2)
+    assert set(found) >= {bench_sampler.LIMIT, bench_sampler.ENGINE, *bench_sampler.EXACT, *bench_sampler.SHUFFLE}
+    assert (bench_sampler.BY_CLIENT in found) == (case.clients == 10)
+    assert all(len(each) == 2 and min(each) > 0 for each in found.values())
+    assert all(len(each) == 2 for _, each in bench_sampler.ratios(found))
+
+
+def test_the_sampler_benchmark_refuses_a_sampler_that_loses_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, whole = bench_sampler.Case(10, 100, 1000), GlobalSampler.schedule
+
+    def careless(self: GlobalSampler, batch: int, by_client: bool = False) -> object:
+        self.set_count(0, self.remaining[0] - 1)
+        return whole(self, batch, by_client=by_client)
+
+    monkeypatch.setattr(GlobalSampler, "schedule", careless)
+    with pytest.raises(RunError, match="K=10 B=100: "):
+        bench_sampler.check(case)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.core import permutation
 from paceline.data.idx import write_idx
 from paceline.data.sources import FILES
 from paceline.tasks import SplitTask, make
@@ -66,7 +65,7 @@ def alone(pictures: Path, method: str, split: Mapping[str, Any] = SPLIT) -> list
     import torch
 
     from paceline.data import partition
-    from paceline.split.rows import local_seed
+    from paceline.local_draw import LocalDraw
     from paceline.tasks.flat import Flat
 
     options = {key: value for key, value in TASK.items() if key != "name"}
@@ -81,7 +80,7 @@ def alone(pictures: Path, method: str, split: Mapping[str, Any] = SPLIT) -> list
     velocity: Any = None
     for epoch in range(2):
         plan = EpochPlan(method, [len(m) for m in members], 16, RUN["seed"], epoch)  # type: ignore[arg-type]
-        orders = [permutation(local_seed(1, k), epoch, len(m)) for k, m in enumerate(members)]
+        orders = [LocalDraw(len(m), 1, epoch, k).draw(len(m)) for k, m in enumerate(members)]
         while not plan.over:
             indices = [
                 int(members[k][orders[k][plan.used[k] + i]])

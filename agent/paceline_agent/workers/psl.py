@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.core import permutation
 from paceline.errors import RemoteProtocolError
+from paceline.local_draw import LocalDraw
 from paceline.settings import load_table
 from paceline.split.clients import OWN, ClientSettings, sizes_of
 from paceline.split.layout import gradient_manifest, upload_manifest
-from paceline.split.rows import Rows, local_seed, room
+from paceline.split.rows import Rows, room
 from paceline.tasks import Task, splittable
 from paceline_agent.channel import Input, Work
 from paceline_agent.workers import StepClock
@@ -58,7 +58,7 @@ class PslWorker:
     def work(self, work: Work, model: memoryview, update: memoryview, clock: StepClock) -> bytes:
         epoch = work.ranges[0][0]
         orders = [
-            permutation(local_seed(self._seed, client), epoch, size)
+            LocalDraw(size, self._seed, epoch, client).draw(size)
             for client, size in zip(self._clients, self._sizes, strict=True)
         ]
         rows, opened = None, (-1, -1)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.batches import schedule
-from paceline.core import PURPOSE_LOCAL_ORDER, permutation, philox
 from paceline.deviation import EpochLabels, StepDeviation
 from paceline.errors import DataError
+from paceline.local_draw import LocalDraw
 from paceline.split.client import SplitClient
 from paceline.split.host import SplitHost, Upload
 from paceline.tasks import Evaluation, SplitTask
@@ -102,5 +102,4 @@ def _step(
 
 def local_order(seed: int, client: int, epoch: int, samples: int) -> NDArray[np.uint32]:
     """Return the order in which a client uses its samples in an epoch: its own permutation, of its own stream."""
-    low, high, _, _ = philox((0, client, 0, PURPOSE_LOCAL_ORDER), (seed & 0xFFFFFFFF, seed >> 32))
-    return np.frombuffer(permutation(high << 32 | low, epoch, samples), np.uint32)
+    return np.array(LocalDraw(samples, seed, epoch, client).draw(samples), np.uint32)

@@ -7,7 +7,6 @@ steps were void before (DECISIONS 23). Pure: knows no link and no sample.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import sys
 from array import array
@@ -78,11 +77,6 @@ def room(clients: int) -> int:
 def most_rows(clients: int) -> int:
     """Return how many rows one schedule holds at most."""
     return max(1, (SCHEDULE_BYTES - _HEAD.size) // (4 * clients) - 1)
-
-
-def local_seed(seed: int, client: int) -> int:
-    """Return the seed of a client's own order: each client draws from a stream of its own."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/client/{client}".encode()).digest()[:8], "little") >> 1
 
 
 def _little(words: array[int]) -> bytes:
