@@ -110,11 +110,15 @@ class HostLink:
             self._socket = self._new_socket(keys)
             life.callback(self._socket.close, linger=GOODBYE_MS)
             self._watch = self._socket.get_monitor_socket(
-                zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_ACCEPT_FAILED
+                zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+                | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+                | zmq.EVENT_ACCEPT_FAILED
+                | zmq.EVENT_DISCONNECTED
             )
             life.callback(self._watch.close, linger=0)
             life.callback(self._socket.disable_monitor)
             self._last_complaint_s = -60.0
+            self._left = 0  # connections that have ended
             try:
                 self._socket.bind(endpoint)
             except zmq.ZMQError as error:
@@ -199,6 +203,18 @@ class HostLink:
             return False
         return True
 
+    def part(self, peers: int, within_s: float) -> None:
+        """Let so many peers that were told goodbye hang up first; whatever else they say is read and dropped.
+
+        A connection that is closed with bytes unread is reset, and a reset takes the goodbye away from a peer that has
+        not read it yet.
+        """
+        left, end_s = self._left, time.monotonic() + within_s
+        while self._left < left + peers and (rest_s := end_s - time.monotonic()) > 0:
+            self.poll(rest_s)
+            for _ in self.receive():
+                pass
+
     def close(self) -> None:
         """Close all sockets; goodbyes that were sent before get GOODBYE_MS to leave."""
         self._life.close()
@@ -218,6 +234,9 @@ class HostLink:
         with suppress(zmq.Again):
             while True:
                 event = _event(self._watch.recv_multipart(zmq.DONTWAIT))
+                if event == zmq.EVENT_DISCONNECTED:
+                    self._left += 1
+                    continue
                 if time.monotonic() - self._last_complaint_s < 5.0:
                     continue
                 self._last_complaint_s = time.monotonic()

@@ -34,6 +34,7 @@ from paceline_host.uploads import Uploads
 T = TypeVar("T")
 
 READY_FOR_A_RUN = (State.IDLE, State.LOADING, State.READY)
+PART_S = 1.0  # in which boards hang up after a goodbye
 VIEW_S = 0.25  # how often the progress view is renewed, and the fleet's processes are looked at
 
 
@@ -204,9 +205,11 @@ class Server:
         try:
             while not self._closing:
                 self._turn()
+            told = 0
             for name in self._peers.connected():
                 header = self._peers.encode(name, Bye(self._peers.nonce(name), "the host has ended"), time.monotonic())
-                self._link.send(name, header)
+                told += self._link.send(name, header)
+            self._link.part(told, PART_S)
         except BaseException as error:
             self._broken = error
             if self._run is not None:
