@@ -28,15 +28,15 @@ CHUNKY = {"ballast": 12_000}  # 48 kB: too large to travel with other messages
 BOARDS = {"fast": Declared(speed=4.0), "middle": Declared(speed=2.0), "slow": Declared(speed=1.0)}
 
 
-def chosen(points: Sequence[str]) -> list[str]:
-    """Return every write to the disk, and the first and the last message of each kind; of these each EVERYth."""
+def chosen(points: Sequence[str], every: int = EVERY) -> list[str]:
+    """Return every write to the disk, and the first and the last message of each kind; of these each `every`th."""
     points = [point for point in points if point.partition(":")[2][:5] not in ("ping:", "pong:")]  # these are chance
     last: dict[str, str] = {}
     for point in points:
         last[point.rpartition(":")[0]] = point
     is_message = {point: point.startswith(("said:", "heard:")) for point in points}
     ends = {point for point in points if point.endswith(":1")} | set(last.values())
-    return [point for point in points if not is_message[point] or point in ends][::EVERY]
+    return [point for point in points if not is_message[point] or point in ends][::every]
 
 
 def mortal(bench: Bench, target: str, file: Path, *arguments: str | Path) -> int:

@@ -192,7 +192,8 @@ def test_killed_at_every_write_a_run_of_split_learning_resumes_to_the_same_model
         "said:tensor",
         "heard:tensor",
     } <= kinds
-    few = chosen(points)[:: 1 if EVERY == 1 else 4]
+    every = chosen(points, 1)
+    few = every[:: max(1, len(every) // (12 if EVERY == 1 else 4))]  # each life loads torch anew, which takes seconds
 
     def outcome(point: str) -> str:
         try:
