@@ -4,6 +4,7 @@
 from paceline.controller import Controller, Flags
 from paceline.core import allocate, batch_schedule, permutation
 from paceline.errors import CoreError, PacelineError
+from paceline.goals import Goal, OutOfReachError, Pace, Plan, frontier
 from paceline.local_draw import LocalDraw
 from paceline.sampler import GlobalSampler, Schedule
 from paceline.version import VERSION as __version__
@@ -13,11 +14,16 @@ __all__ = [
     "CoreError",
     "Flags",
     "GlobalSampler",
+    "Goal",
     "LocalDraw",
+    "OutOfReachError",
+    "Pace",
     "PacelineError",
+    "Plan",
     "Schedule",
     "__version__",
     "allocate",
     "batch_schedule",
+    "frontier",
     "permutation",
 ]

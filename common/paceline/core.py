@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from array import array
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from typing import Any, Self, TypeAlias
 
 from paceline._core import ffi, lib
@@ -301,6 +301,11 @@ class ControllerHandle:
             _check_split(status, where, int(self._c.groups[at[0]].budget), missing[0])
         return list(shares)
 
+    def set_shares(self, shares: Sequence[int]) -> None:
+        """Let these be the shares of the last allocation."""
+        for i, share in enumerate(shares):
+            self._c.participants[i].share = share
+
     def column(self, name: str) -> list[Any]:
         """Return one field of pl_participant, for all."""
         return [getattr(self._c.participants[i], name) for i in range(self._c.n)]
@@ -318,6 +323,80 @@ _FLAGS = {
     "energy_unknown": lib.PL_FLAG_ENERGY_UNKNOWN,
     "report_held": lib.PL_FLAG_REPORT_HELD,
 }
+
+
+# Frontier
+
+GOALS = {
+    "time": int(lib.PL_GOAL_TIME),
+    "energy": int(lib.PL_GOAL_ENERGY),
+    "edp": int(lib.PL_GOAL_EDP),
+    "deadline": int(lib.PL_GOAL_DEADLINE),
+    "factor": int(lib.PL_GOAL_FACTOR),
+    "budget": int(lib.PL_GOAL_BUDGET),
+}
+PACE_FORMAT = "6d3I4x"  # of a pl_pace in a buffer, in the order of its fields
+
+
+def frontier_plan(
+    goal: str, limit: float, paces: Any, budgets: Sequence[int], times: Sequence[float]
+) -> tuple[str, list[int], dict[str, float], list[tuple[float, float]]]:
+    """Return what became of it, shares, the figures of pl_frontier, and the curve (seconds, joules).
+
+    paces: rows in the order of pl_pace's fields, or a buffer of such structs. What became of it: "" (a plan), "reach"
+    (the limit cannot be kept: `nearest`); everything else is a CoreError.
+    """
+    if isinstance(paces, list | tuple):
+        try:
+            rows = ffi.new("pl_pace[]", paces)
+        except (TypeError, OverflowError) as error:
+            raise CoreError(f"frontier: a board's figures are no numbers of their kind ({error})") from None
+    else:
+        rows = ffi.from_buffer("pl_pace[]", paces)
+    n, n_groups = len(rows), len(budgets)
+    out, shares = ffi.new("pl_frontier *"), ffi.new("uint32_t[]", n)
+    corners = ffi.new("pl_corner[]", 4 * n + 2 * n_groups)
+    status = lib.pl_frontier_plan(
+        ffi.new("pl_goal *", (limit, GOALS[goal])), n, rows, n_groups, ffi.new("uint32_t[]", budgets), len(times),
+        times, ffi.new("pl_lane[]", n), ffi.new("pl_lot[]", n_groups), corners, shares, out,
+    )  # fmt: skip
+    if status in (lib.PL_ERR_MINIMA, lib.PL_ERR_CAPACITY):
+        where = "frontier" if n_groups == 1 else f"frontier, group {out.at}"
+        _check_split(status, where, budgets[out.at], out.missing)
+    if status != lib.PL_ERR_REACH:
+        _check(status, f"frontier, board {out.at} of {n} (figures within [0, 1e100], seconds a sample above 0)")
+    names = ("seconds", "energy_j", "real_seconds", "real_j", "slack_j", "least_seconds", "least_j", "nearest")
+    figures = {name: float(getattr(out, name)) for name in names} | {"at": int(out.at)}
+    curve = [(float(corners[k].seconds), float(corners[k].joules)) for k in range(out.n_corners)]
+    return ("reach" if status else ""), ffi.unpack(shares, n) if n else [], figures, curve
+
+
+class Fit:
+    """A pl_fit: fixed seconds and pace of one board, from the totals that it tells."""
+
+    FIELDS = tuple(name for name, _ in ffi.typeof("pl_fit").fields)
+
+    def __init__(self, values: Iterable[float] = ()) -> None:
+        """Make one that knows nothing, or one from the values of another."""
+        self._f = ffi.new("pl_fit *")
+        for name, value in zip(self.FIELDS, values, strict=False):
+            setattr(self._f, name, int(value) if name == "reports" else value)
+
+    def observe(self, seconds: float, samples: int) -> None:
+        """Take a report."""
+        _check(lib.pl_fit_observe(self._f, seconds, _unsigned(samples, "samples")), "fit")
+
+    def values(self) -> tuple[float, ...]:
+        """Return all fields."""
+        return tuple(getattr(self._f, name) for name in self.FIELDS)
+
+    def __getattr__(self, name: str) -> float:
+        return float(getattr(self._f, name))
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether the affine model foretells clearly better."""
+        return bool(lib.pl_fit_is_affine(self._f))
 
 
 # Sampler, schedule

@@ -41,7 +41,8 @@ enum pl_status {
     PL_ERR_FORGOTTEN = -11, /* the window begins before the oldest knot that is still kept */
     PL_ERR_TOTAL = -12,     /* the pools sum to more than UINT32_MAX */
     PL_ERR_STEPS = -13,     /* a share is too small for so many steps */
-    PL_ERR_EMPTY = -14      /* fewer samples are left than are asked for */
+    PL_ERR_EMPTY = -14,     /* fewer samples are left than are asked for */
+    PL_ERR_REACH = -20      /* a limit that no plan keeps; the nearest one that can be kept is told */
 };
 
 /* Random words ---------------------------------------------------------------------------------------------------- */
@@ -251,6 +252,112 @@ int pl_controller_save(const pl_controller *c, uint8_t out[], uint64_t size);
 int pl_controller_shape(const uint8_t in[], uint64_t size, uint32_t *n, uint32_t *n_groups);
 int pl_controller_load(pl_controller *c, const uint8_t in[], uint64_t size, uint32_t room,
                        pl_participant participants[], pl_seat seats[], pl_group groups[]);
+
+/* Frontier -------------------------------------------------------------------------------------------------------- */
+
+/* What a synchronised round costs, as a model: board i takes t_i = fixed_seconds + seconds_per_sample * n_i, the round
+ * T = max t_i, and E = sum of fixed_j + energy_per_sample_j * n_i + wait_w * (T - t_i) joules. A board without samples
+ * pays its fixed part too. Unknown waiting watts are the caller's to guess; 0 would reward waiting. */
+typedef struct pl_pace {
+    double fixed_seconds;       /* >= 0 */
+    double seconds_per_sample;  /* within [1e-100, 1e100] */
+    double fixed_j;             /* joules of the fixed seconds, >= 0 */
+    double energy_per_sample_j; /* while computing, >= 0 */
+    double wait_w;              /* watts at the barrier, >= 0 */
+    double spared_w;            /* of those, what is saved from its group's end to the round's; 0: all wait for all */
+    uint32_t minimum;
+    uint32_t capacity;
+    uint32_t group;
+} pl_pace;
+
+enum pl_goal_kind {
+    PL_GOAL_TIME = 0,     /* least T; of all such plans the one of least E */
+    PL_GOAL_ENERGY = 1,   /* least E */
+    PL_GOAL_EDP = 2,      /* least E * T */
+    PL_GOAL_DEADLINE = 3, /* least E with T <= limit, in seconds ... */
+    PL_GOAL_FACTOR = 4,   /* ... or in units of the least T in whole samples, >= 1 */
+    PL_GOAL_BUDGET = 5    /* least T with E <= limit, in joules */
+};
+
+typedef struct pl_goal {
+    double limit;
+    uint32_t kind; /* enum pl_goal_kind */
+} pl_goal;
+
+/* Scratch, and, once a plan is made, the curve: (T, least E at that T). */
+typedef struct pl_corner {
+    double seconds;
+    double joules;
+} pl_corner;
+
+/* Scratch, one a board. */
+typedef struct pl_lane {
+    double marginal_j;
+    double fixed_seconds;
+    double seconds_per_sample;
+    uint32_t least;
+    uint32_t room;
+    uint32_t index;
+} pl_lane;
+
+/* Scratch, one a group. */
+typedef struct pl_lot {
+    uint64_t least;
+    uint64_t most;
+    double low;
+    double rate;
+    double slack;
+    double inside_w;
+    double t_min;
+    double t_alone;
+    double t_whole;
+    uint32_t rest;
+    uint32_t start;
+    uint32_t n;
+} pl_lot;
+
+typedef struct pl_frontier {
+    double seconds;       /* T and ... */
+    double energy_j;      /* ... E of the plan in whole samples */
+    double real_seconds;  /* the optimum in real samples, which no whole plan beats; the plan's distance to it is ... */
+    double real_j;
+    double slack_j;       /* ... at most this in joules (PL_GOAL_ENERGY) */
+    double least_seconds; /* the least T in whole samples */
+    double least_j;       /* the least E in real samples */
+    double nearest;       /* with PL_ERR_REACH: the limit next to the one asked for that can be kept */
+    uint64_t missing;     /* with PL_ERR_MINIMA and PL_ERR_CAPACITY: samples, as in pl_allocate */
+    uint32_t at;          /* the board (PL_ERR_ARGUMENT, PL_ERR_LIMITS) or the group concerned; else the latest group */
+    uint32_t n_corners;   /* of the curve, from least E to least T; E is linear in between */
+} pl_frontier;
+
+/* The plan that serves a goal best by the model: exact in real samples, in O(n log n), and in whole ones the best of
+ * those that some makespans around that optimum, and the caller's times[n_times] (makespans of other plans), lead to:
+ * never longer and dearer than any of those plans. Sums are budget[n_groups], limits are kept, so is the goal's.
+ * Scratch: lanes[n], lots[n_groups], corners[4 n + 2 n_groups], whose first n_corners are the curve afterwards. */
+int pl_frontier_plan(const pl_goal *goal, uint32_t n, const pl_pace paces[], uint32_t n_groups,
+                     const uint32_t budget[], uint32_t n_times, const double times[], pl_lane lanes[], pl_lot lots[],
+                     pl_corner corners[], uint32_t shares[], pl_frontier *out);
+
+/* Fixed seconds and pace of a board that only tells how long it took, by a recursive fit that leans towards pace alone.
+ * Zeroed: nothing known. Time the fixed part apart where that can be done; nothing need be inferred then. */
+typedef struct pl_fit {
+    double fixed_seconds;      /* the affine model */
+    double seconds_per_sample;
+    double proportional;       /* seconds per sample of the other model: smoothed seconds / samples */
+    double error_affine;       /* smoothed squares of the relative errors with which each foretold the next report */
+    double error_proportional;
+    double var_fixed;
+    double covariance;
+    double var_pace;
+    double typical_samples;
+    uint32_t reports;
+} pl_fit;
+
+/* Take a report. PL_ERR_REPORT: no samples, or seconds out of range; nothing has changed. */
+int pl_fit_observe(pl_fit *f, double seconds, uint32_t samples);
+
+/* Whether the affine model foretells clearly better (an error below 0.8 of the other's). */
+bool pl_fit_is_affine(const pl_fit *f);
 
 /* Sampler --------------------------------------------------------------------------------------------------------- */
 

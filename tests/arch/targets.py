@@ -27,8 +27,14 @@ SENSORS_BUDGET = 448  # ... but the decoding of sensors' registers, which only a
 SENSORS = "pl_sensors.c"
 LOCAL_BUDGET = 224  # ... and a client's local draw, which only a client of split learning links in
 LOCAL = "pl_local.c"
-STACK_BUDGET = 320  # bytes of any one function there
-STATES = ("rng", "seat", "participant", "group", "controller", "knot", "integrator", "sampler", "local")
+FRONTIER_BUDGET = 9 * 1024  # ... and the frontier, which belongs where a round is planned; bare metal may leave it out
+FRONTIER = "pl_frontier.c"
+APART = {SENSORS: SENSORS_BUDGET, LOCAL: LOCAL_BUDGET, FRONTIER: FRONTIER_BUDGET}
+STACK_BUDGET = 320  # bytes of any one function there ...
+FRONTIER_STACK_BUDGET = 1152  # ... but in the frontier: counts of 256 digits, while boards are sorted
+STATES = (
+    "rng", "seat", "participant", "group", "controller", "knot", "integrator", "sampler", "local", "pace", "lane", "fit"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,12 +124,15 @@ class Sizes:
     text: dict[str, int]  # code and constants by source
     writable: int  # initialised and zeroed globals together
     stack: dict[str, int]  # by function
+    frontier_stack: dict[str, int]
     state: dict[str, int]  # by struct
 
 
 def sizes(folder: Path) -> Sizes:
     """Compile the core for size and measure it."""
-    text, stack, writable = {}, {}, 0
+    text, writable = {}, 0
+    stack: dict[str, int] = {}
+    frontier_stack: dict[str, int] = {}
     for source in SMALL:
         object_ = folder / (Path(source).stem + ".o")
         flags = [*FLAGS, *M3, "-Os", "-ffreestanding", "-fstack-usage", INCLUDE]
@@ -133,14 +142,15 @@ def sizes(folder: Path) -> Sizes:
         writable += int(measured[1]) + int(measured[2])
         for line in object_.with_suffix(".su").read_text(encoding="utf-8").splitlines():
             place, used, _ = line.split("\t")
-            stack[place.rpartition(":")[2]] = int(used)
+            where = frontier_stack if Path(source).name == FRONTIER else stack
+            where[place.rpartition(":")[2]] = int(used)
     probe = folder / "states.c"
     lines = [f"char size_of_{name}[sizeof(pl_{name})];" for name in STATES]
     probe.write_text('#include "paceline.h"\n' + "\n".join(lines) + "\n", encoding="utf-8")
     object_ = folder / "states.o"
     subprocess.run(["arm-none-eabi-gcc", *FLAGS, *M3, INCLUDE, "-c", str(probe), "-o", str(object_)], check=True)
     found = re.findall(r"^\S+ (\S+) \S size_of_(\w+)$", _output("arm-none-eabi-nm", "-S", str(object_)), re.MULTILINE)
-    return Sizes(text, writable, stack, {name: int(size, 16) for size, name in found})
+    return Sizes(text, writable, stack, frontier_stack, {name: int(size, 16) for size, name in found})
 
 
 def _output(*command: str) -> str:
@@ -149,16 +159,15 @@ def _output(*command: str) -> str:
 
 def table(measured: Sizes) -> str:
     """Return the sizes as text."""
-    sensors, local = measured.text[SENSORS], measured.text[LOCAL]
-    lines = ["Cortex-M3, -Os, bytes", f"  text (budget {TEXT_BUDGET}): {sum(measured.text.values()) - sensors - local}"]
-    lines += [
-        f"  and of {SENSORS} (budget {SENSORS_BUDGET}): {sensors}",
-        f"  of {LOCAL} (budget {LOCAL_BUDGET}): {local}",
-    ]
+    apart = {name: measured.text[name] for name in APART}
+    rest = sum(measured.text.values()) - sum(apart.values())
+    lines = ["Cortex-M3, -Os, bytes", f"  text (budget {TEXT_BUDGET}): {rest}"]
+    lines += [f"  and of {name} (budget {APART[name]}): {size}" for name, size in apart.items()]
     lines += [f"    {name:18} {size:6}" for name, size in measured.text.items()]
     deepest = sorted(measured.stack.items(), key=lambda item: -item[1])[:6]
     lines += [f"  globals: {measured.writable}", f"  stack of a function (budget {STACK_BUDGET}), the largest:"]
     lines += [f"    {name:26} {size:6}" for name, size in deepest]
+    lines += [f"  and in {FRONTIER} (budget {FRONTIER_STACK_BUDGET}): {max(measured.frontier_stack.values())}"]
     lines += ["  state:", *(f"    pl_{name:15} {size:6}" for name, size in measured.state.items())]
     return "\n".join(lines)
 
