@@ -169,3 +169,38 @@ def test_schedules_are_the_replicas() -> None:
     for n, steps, shares, batches in read("schedule"):
         table = core.batch_schedule(shares[:n], steps, 0)
         assert [batch for row in table for batch in row] == batches[: n * steps]
+
+
+def test_plans_on_the_frontier_are_the_replicas() -> None:
+    kinds = {number: kind for kind, number in core.GOALS.items()}
+    for n, n_groups, kind, budgets, limit, time, reals, words, status, shares, figures in read("frontier"):
+        rows = [
+            (*(from_bits(x) for x in reals[6 * k : 6 * k + 6]), *words[3 * k : 3 * k + 3])
+            for k in range(n)
+        ]  # fmt: skip
+        verdict, plan, found, curve = core.frontier_plan(
+            kinds[kind], from_bits(limit), rows, budgets[:n_groups], [from_bits(time)]
+        )
+        assert verdict == ("reach" if status else "")
+        if status:
+            assert found["nearest"] == from_bits(figures[0])
+            continue
+        assert plan == shares[:n]
+        names = ("seconds", "energy_j", "real_seconds", "real_j", "least_seconds", "least_j")
+        assert [found[name] for name in names] == [from_bits(x) for x in figures]
+        assert curve[0][1] == found["least_j"]
+
+
+def test_fits_are_the_replicas() -> None:
+    fit = core.Fit()
+    for seconds, samples, fields, reports in read("fit"):
+        if samples == 0:
+            fit = core.Fit()
+            continue
+        fit.observe(from_bits(seconds), samples)
+        fit = core.Fit(fit.values())
+        found = dict(zip(core.Fit.FIELDS, fit.values(), strict=True))
+        assert found.pop("reports") == reports
+        names = ("fixed_seconds", "seconds_per_sample", "proportional", "error_affine", "error_proportional",
+                 "var_fixed", "covariance", "var_pace", "typical_samples")  # fmt: skip
+        assert [found[name] for name in names] == [from_bits(x) for x in fields]

@@ -393,6 +393,77 @@ static void sensors(void) {
     CHECK(pl_ina3221(WIRE, WIRE, 0, &out) == PL_ERR_ARGUMENT, "a shunt of nothing is refused", 1);
 }
 
+/* Frontier -------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    uint32_t n, n_groups, kind, budget[3];
+    uint64_t limit, time, reals[6 * MOST];
+    uint32_t words[3 * MOST];
+    int32_t status;
+    uint32_t shares[MOST];
+    uint64_t figures[6];
+} FRONTIER[] = {
+#include "../vectors/frontier.inc"
+};
+
+static const struct {
+    uint64_t seconds;
+    uint32_t samples;
+    uint64_t fields[9];
+    uint32_t reports;
+} FIT[] = {
+#include "../vectors/fit.inc"
+};
+
+static void frontiers(void) {
+    static pl_pace paces[MOST];
+    static pl_lane lanes[MOST];
+    static pl_lot lots[3];
+    static pl_corner corners[4 * MOST + 6];
+    for (unsigned i = 0; i < LENGTH(FRONTIER); i++) {
+        uint32_t shares[MOST] = { 0 };
+        pl_goal goal = { real(FRONTIER[i].limit), FRONTIER[i].kind };
+        pl_frontier out;
+        double time = real(FRONTIER[i].time);
+        for (uint32_t k = 0; k < FRONTIER[i].n; k++) {
+            const uint64_t *r = &FRONTIER[i].reals[6 * k];
+            const uint32_t *w = &FRONTIER[i].words[3 * k];
+            pl_pace pace = { real(r[0]), real(r[1]), real(r[2]), real(r[3]), real(r[4]), real(r[5]), w[0], w[1], w[2] };
+            paces[k] = pace;
+        }
+        int status = pl_frontier_plan(&goal, FRONTIER[i].n, paces, FRONTIER[i].n_groups, FRONTIER[i].budget, 1, &time,
+                                      lanes, lots, corners, shares, &out);
+        CHECK(status == FRONTIER[i].status, "the goal is reached, or not, as by the replica", i);
+        for (uint32_t k = 0; k < MOST; k++) {
+            CHECK(shares[k] == FRONTIER[i].shares[k], "the plan is the replica's", i);
+        }
+        const double figures[] = { out.seconds,       out.energy_j, out.real_seconds, out.real_j,
+                                   out.least_seconds, out.least_j,  out.nearest };
+        for (int k = 0; k < (status == PL_OK ? 6 : 1); k++) {
+            double figure = status == PL_OK ? figures[k] : figures[6];
+            CHECK(word_of(figure) == FRONTIER[i].figures[k], "its figures are the replica's, bit for bit", i);
+        }
+    }
+}
+
+static void fits(void) {
+    pl_fit f = { 0 };
+    for (unsigned i = 0; i < LENGTH(FIT); i++) {
+        if (FIT[i].samples == 0) {
+            f = (pl_fit){ 0 };
+            continue;
+        }
+        CHECK(pl_fit_observe(&f, real(FIT[i].seconds), FIT[i].samples) == PL_OK, "a report is taken", i);
+        const double fields[] = { f.fixed_seconds, f.seconds_per_sample, f.proportional,
+                                  f.error_affine,  f.error_proportional, f.var_fixed,
+                                  f.covariance,    f.var_pace,           f.typical_samples };
+        for (int k = 0; k < 9; k++) {
+            CHECK(word_of(fields[k]) == FIT[i].fields[k], "the fit is the replica's, bit for bit", i);
+        }
+        CHECK(f.reports == FIT[i].reports, "reports are counted", i);
+    }
+}
+
 int main(void) {
     random_words();
     permutations();
@@ -402,5 +473,7 @@ int main(void) {
     schedules();
     energies();
     sensors();
+    frontiers();
+    fits();
     return verdict("vectors");
 }
