@@ -56,6 +56,9 @@ class EvenPlanner:
         self._budget = budget
         self.observed: list[tuple[int, float, float | None, int]] = []
         self._pace: dict[int, float] = {}
+        self.waits: list[tuple[int, float, float]] = []
+        self.heeds_waits = True
+        self.notes: tuple[str, ...] = ()
 
     def plan(self, present: Sequence[int]) -> list[int]:
         """Return equal shares."""
@@ -66,6 +69,10 @@ class EvenPlanner:
         """Remember a report."""
         self.observed.append((board, seconds, energy_j, samples))
         self._pace[board] = seconds / samples
+
+    def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
+        """Remember a wait."""
+        self.waits.append((board, seconds, energy_j))
 
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the last report's pace."""

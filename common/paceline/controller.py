@@ -7,13 +7,18 @@ sample, each in units of the group's median. One call of `allocate` is one round
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from paceline import core
 from paceline.errors import CoreError
+from paceline.goals import EXAMPLES, PREFIX, Goal
+from paceline.loop import HYSTERESIS, Loop, Model
 
-POLICIES = ("weighted",)
+WEIGHTED = "weighted"
+_GOAL = b"CPLG"  # begins the saved bytes of a controller with a goal; CPL1 those of C
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,9 @@ class Controller:
     budget: samples a round; one number, or one for each group. groups: the group of each (None: all in one).
     w_time None means 1 - w_energy. minimum, capacity: one number or one each; minimum 0, deadband 0.0 and capacity None
     mean none. One object may be used by one thread at a time.
+    policy: "weighted" (w_energy, w_time, deadband), or a goal: "frontier:energy", "frontier:edp",
+    "frontier:deadline=30s", "frontier:deadline=1.2x", "frontier:budget=500J", "frontier:time"; its plans are kept while
+    others are foretold to gain less than `hysteresis`. A limit out of reach is no error here: `notes` tells it.
     """
 
     def __init__(
@@ -46,10 +54,10 @@ class Controller:
         minimum: int | Sequence[int] = 1,
         capacity: int | Sequence[int] | None = None,
         groups: Sequence[int] | None = None,
-        policy: str = "weighted",
+        policy: str = WEIGHTED,
+        hysteresis: float = HYSTERESIS,
     ) -> None:
-        if policy not in POLICIES:
-            raise CoreError(f"Controller: policy is {policy!r}; known: {', '.join(POLICIES)}")
+        self._policy, self._loop = policy, _loop(policy, participants, hysteresis)
         config = {"w_energy": w_energy, "w_time": _or_none(w_time), "ema": ema or -1.0, "deadband": deadband or -1.0}
         if deadband < 0:
             raise CoreError(f"Controller: deadband is {deadband}; expected 0 (none) or a fraction above it")
@@ -65,12 +73,23 @@ class Controller:
     def from_state(cls, state: bytes) -> Controller:
         """Return the controller that `state` describes; CoreError when the bytes are damaged."""
         self = cls.__new__(cls)
+        self._policy, self._loop = WEIGHTED, None
+        if state[: len(_GOAL)] == _GOAL:
+            self._policy, rest, state = _open(state)
+            try:
+                self._loop = Loop.from_state(Goal.parse(self._policy), rest)
+            except (ValueError, struct.error):
+                raise CoreError("Controller state: it is damaged, cut short or of another version") from None
         self._core = core.ControllerHandle.load(state)
         return self
 
     def state(self) -> bytes:
         """Return everything: configuration, estimates, present shares. The bytes mean the same on every machine."""
-        return self._core.save()
+        if self._loop is None:
+            return self._core.save()
+        parts = self._policy.encode(), self._loop.state(), self._core.save()
+        body = _GOAL + struct.pack("<3I", *map(len, parts)) + b"".join(parts)
+        return body + struct.pack("<I", zlib.crc32(body))
 
     def __len__(self) -> int:
         return self._core.n
@@ -89,37 +108,64 @@ class Controller:
 
         samples 0 changes nothing. CoreError, and nothing changed, when seconds are not finite and above 0.
         """
-        energy_j = core.UNKNOWN if energy_j is None else energy_j
-        self._core.observe(i, (seconds, energy_j, fixed_seconds or 0.0, wait_seconds, wait_energy_j), samples)
+        known_j = core.UNKNOWN if energy_j is None else energy_j
+        self._core.observe(i, (seconds, known_j, fixed_seconds or 0.0, wait_seconds, wait_energy_j), samples)
+        if self._loop is not None and not self._core.flags(i)["report_held"]:
+            self._loop.observe(i, seconds, energy_j, samples, fixed_seconds or 0.0)
+
+    def observe_wait(self, i: int, seconds: float, energy_j: float) -> None:
+        """Take what participant i drew while it waited, told apart from its work."""
+        self._core.add_wait(i, seconds, energy_j)
+
+    def set_idle_power(self, i: int, watts: float) -> None:
+        """Take what participant i draws idle: what it is thought to draw at the barrier, until it has waited."""
+        if not 0.0 < watts < 1e100:
+            raise CoreError(f"participant {i}: idle power is {watts} W; expected a number above 0")
+        if self._loop is not None:
+            self._loop.set_idle(i, watts)
 
     def allocate(self) -> list[int]:
         """End the round and return everybody's samples for the next: 0 for the absent, sums exactly to the budget(s).
 
         CoreError, and nothing changed, when the limits do not allow a budget; the text names the missing samples.
         """
-        return self._core.allocate()
+        if self._loop is None:
+            return self._core.allocate()
+        before = self.shares
+        shares = self._core.allocate()  # ends the round, and is the plan while no costs are known
+        shares = self._loop.decide(self._core, self.budgets, before) or shares
+        self._loop.settled = True
+        self._core.set_shares(shares)
+        return shares
 
     def add(self, group: int = 0, minimum: int | None = None, capacity: int | None = None) -> int:
         """Add a participant and return its index; minimum None: 1."""
         i = self._core.add(group)
+        if self._loop is not None:
+            self._loop.add()
+        self._unsettle()
         self._core.limit(i, 1 if minimum is None else minimum, capacity)
         return i
 
     def remove(self, i: int) -> None:
         """Take participant i out; what it measured is kept."""
         self._core.remove(i)
+        self._unsettle()
 
     def restore(self, i: int) -> None:
         """Bring participant i back with the estimates it had."""
         self._core.restore(i)
+        self._unsettle()
 
     def set_budget(self, budget: int, group: int = 0) -> None:
         """Change the samples a round of a group."""
         self._core.set_budget(group, budget)
+        self._unsettle()
 
     def set_limits(self, i: int, minimum: int = 1, capacity: int | None = None) -> None:
         """Change the fewest and the most samples of participant i; 0 and None: none."""
         self._core.limit(i, minimum, capacity)
+        self._unsettle()
 
     def limits(self, i: int) -> tuple[int, int | None]:
         """Return minimum and capacity of participant i."""
@@ -161,9 +207,56 @@ class Controller:
         seconds, joules = self._core.column("wait_seconds"), self._core.column("wait_energy_j")
         return [j / s if s > 0 else None for s, j in zip(seconds, joules, strict=True)]
 
+    @property
+    def policy(self) -> str:
+        """The policy's name."""
+        return self._policy
+
+    @property
+    def loop(self) -> Loop | None:
+        """What the last decision was made of, where the policy is a goal."""
+        return self._loop
+
+    @property
+    def models(self) -> list[Model | None]:
+        """What is thought of each, where the policy is a goal; None: never reported."""
+        return [] if self._loop is None else self._loop.models(self._core)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the last allocation had to assume or to give up, a sentence each."""
+        return () if self._loop is None else self._loop.notes
+
+    def _unsettle(self) -> None:
+        if self._loop is not None:
+            self._loop.settled = False
+
     def flags(self, i: int) -> Flags:
         """Return what is to be known of participant i's figures."""
         return Flags(**self._core.flags(i))
+
+
+def _loop(policy: str, participants: int, hysteresis: float) -> Loop | None:
+    if policy == WEIGHTED:
+        return None
+    if not policy.startswith(PREFIX):
+        raise CoreError(f"Controller: policy is {policy!r}; known: {WEIGHTED}, {EXAMPLES}")
+    if not 0.0 <= hysteresis < 1.0:
+        raise CoreError(f"Controller: hysteresis is {hysteresis}; expected a fraction from 0 (none) to below 1")
+    try:
+        return Loop(Goal.parse(policy), participants, hysteresis)
+    except ValueError as error:
+        raise CoreError(f"Controller: {error}") from None
+
+
+def _open(state: bytes) -> tuple[str, bytes, bytes]:
+    """Take saved bytes apart: policy, the loop's, those of C. What is damaged comes out as nothing that these load."""
+    body, head = state[:-4], len(_GOAL) + 12
+    if len(state) < head + 4 or zlib.crc32(body) != int.from_bytes(state[-4:], "little"):
+        raise CoreError("Controller state: it is damaged, cut short or of another version")
+    first, second, _ = struct.unpack("<3I", state[len(_GOAL) : head])
+    name, rest = body[head : head + first], body[head + first : head + first + second]
+    return name.decode(errors="replace"), rest, body[head + first + second :]
 
 
 def _or_none(w_time: float | None) -> float:

@@ -301,6 +301,14 @@ class ControllerHandle:
             _check_split(status, where, int(self._c.groups[at[0]].budget), missing[0])
         return list(shares)
 
+    def add_wait(self, i: int, seconds: float, energy_j: float) -> None:
+        """Take what a participant drew while it waited, without a report of work."""
+        if not (0.0 < seconds < math.inf and 0.0 < energy_j < math.inf):
+            raise CoreError(f"participant {i}: a wait has seconds and joules above 0, these are {seconds}, {energy_j}")
+        p = self._c.participants[self._index(i)]
+        p.wait_seconds += seconds
+        p.wait_energy_j += energy_j
+
     def set_shares(self, shares: Sequence[int]) -> None:
         """Let these be the shares of the last allocation."""
         for i, share in enumerate(shares):

@@ -70,13 +70,13 @@ class Loop:
             return
         board = self._boards[i]
         board.fit.observe(seconds, samples)
+        weight = min(1.0, samples / board.fit.typical_samples)  # few samples tell little
         if energy_j is not None and 0.0 < energy_j < float("inf"):
-            weight = min(1.0, samples / board.fit.typical_samples)  # few samples tell little
             watts = energy_j / seconds
             board.watts += (WATTS_EMA * weight if board.watts else 1.0) * (watts - board.watts)
         if 0.0 < fixed_seconds < seconds:
             pace = (seconds - fixed_seconds) / samples
-            board.pace_apart += (WATTS_EMA if board.pace_apart else 1.0) * (pace - board.pace_apart)
+            board.pace_apart += (WATTS_EMA * weight if board.pace_apart else 1.0) * (pace - board.pace_apart)
 
     # Models -----------------------------------------------------------------------------------------------------------
 
@@ -170,10 +170,16 @@ class Loop:
             peers = [m for m, g in zip(known, of_group, strict=True) if m is not None and g == groups[i]]
             pace = _pace(model, peers or [m for m in known if m is not None], powered)
             least, most = handle.limits(i)
-            equal = budgets[groups[i]] / of_group.count(groups[i])
-            least = max(least, min(round(FLOOR * equal), least if most is None else most, budgets[groups[i]]))
-            paces.append(replace(pace, minimum=max(least, _floor(least, most, equal)), capacity=most, group=groups[i]))
-        dear = [i for i, p in zip(present, paces, strict=True) if p.energy_per_sample_j < p.wait_w * p.seconds_per_sample]
+            paces.append(replace(pace, minimum=least, capacity=most, group=groups[i]))
+        for g, budget in enumerate(budgets):
+            own = [k for k, p in enumerate(paces) if p.group == g]
+            floors = [_floor(paces[k], budget / len(own)) for k in own]
+            if sum(floors) <= budget:
+                for k, floor in zip(own, floors, strict=True):
+                    paces[k] = replace(paces[k], minimum=floor)
+        dear = [
+            i for i, p in zip(present, paces, strict=True) if p.energy_per_sample_j < p.wait_w * p.seconds_per_sample
+        ]
         if dear and powered:
             self.notes += (f"waiting is dearer than working on board {dear[0]}: was it measured under load?",)
         return paces, goal
@@ -203,10 +209,10 @@ class Loop:
         return self
 
 
-def _floor(least: int, most: int | None, equal: float) -> int:
-    """Return a hundredth of an equal share, as far as the capacity allows."""
-    floor = max(least, round(FLOOR * equal))
-    return floor if most is None else min(floor, most)
+def _floor(pace: Pace, equal: float) -> int:
+    """Return a hundredth of an equal share, as far as the capacity allows, or the minimum above it."""
+    floor = max(pace.minimum, round(FLOOR * equal))
+    return floor if pace.capacity is None else min(floor, pace.capacity)
 
 
 def _without_gaps(models: list[Model | None]) -> list[Model | None]:

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.goals import PREFIX, Goal
+
 ANY_WEIGHT = "w_energy:"
 
 
@@ -18,8 +20,10 @@ class Policy:
     """A policy as an experiment names it."""
 
     name: str
-    kind: Literal["equal", "static", "weighted", "method"]
-    w_energy: float | None = None  # weight of joules in the cost, for "weighted"; the rest is the weight of time
+    kind: Literal["equal", "static", "weighted", "frontier", "method"]
+    # Weight of joules in the cost, for "weighted"; the rest is the weight of time. "frontier": above 0 where joules
+    # matter, so that meters are asked for.
+    w_energy: float | None = None
 
 
 POLICIES = {
@@ -38,7 +42,7 @@ METHODS = {name: Policy(name, "method") for name in ("gpsl", "fls", "fpls", "cen
 
 
 def policy(name: str) -> Policy:
-    """Return the policy or method of a name; "w_energy:0.3" is any weight from 0 to 1.
+    """Return the policy or method of a name; "w_energy:0.3" is any weight from 0 to 1, "frontier:..." a goal.
 
     Raises ValueError: one sentence, a suggestion.
     """
@@ -46,10 +50,16 @@ def policy(name: str) -> Policy:
         return METHODS[name]
     if name in POLICIES:
         return POLICIES[name]
+    if name.startswith(PREFIX):
+        return Policy(name, "frontier", 0.0 if Goal.parse(name).kind == "time" else 1.0)
     if name.startswith(ANY_WEIGHT):
         return Policy(name, "weighted", _weight(name))
-    close = difflib.get_close_matches(name, [*POLICIES, *METHODS, ANY_WEIGHT], n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(POLICIES)}, w_energy:X with X from 0 to 1"
+    close = difflib.get_close_matches(name, [*POLICIES, *METHODS, ANY_WEIGHT, f"{PREFIX}energy"], n=1, cutoff=0.6)
+    hint = (
+        f"did you mean {close[0]}?"
+        if close
+        else f"known: {', '.join(POLICIES)}, w_energy:X with X from 0 to 1, frontier:energy"
+    )
     raise ValueError(f"unknown policy {name!r}; {hint}")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from paceline_host.ledger import Ledger
 from paceline_host.records import Board, Contribution, Energy
+from paceline_host.waits import KIND as WAITS
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def details(folder: Path) -> Details:
     happenings = [
         Happening(event.at_s, event.kind, _said(event.detail), event.round, _name(names, event.board))
         for event in events
+        if event.kind != WAITS
     ]
     happenings += [
         Happening(row.at_s, row.verdict, f"slice {row.slice} not counted: {row.reason or row.verdict}",

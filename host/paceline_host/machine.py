@@ -8,6 +8,7 @@ still there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from paceline.wire import (
     Commit,
     Credit,
     Delivery,
+    Energy,
     Failed,
     Message,
     Ping,
@@ -62,6 +64,8 @@ from paceline_host.steps import (
     Tick,
     WriteUpload,
 )
+from paceline_host.waits import KIND as WAITS
+from paceline_host.waits import Waits
 
 __all__ = [
     "Action",
@@ -112,6 +116,8 @@ class RoundMachine(Muster):
         self._orphans: list[Slice] = []
         self._refusing = False  # the last failure was an update that was refused
         self._planned_s = 0.0
+        self._waits = Waits()
+        self._told: tuple[str, ...] = ()  # notes of the policy that were said last
         self._reopened = reopened  # until the first work is given out
         self._started = False
         if reopened is not None:
@@ -212,13 +218,36 @@ class RoundMachine(Muster):
         self.round += 1
         self._counted = {key for key in self._counted if key[0] >= self.round - 1}
         self.phase = "planning"
+        self._tell_waits()
         shares = self._planner.plan(present)
+        self._note_policy()
         slices = self._regime.plan(self.round, list(zip(present, shares, strict=True)))
         self._open = {s.index: s for s in slices}
         for board in self.boards:
             board.share = board.done = 0
         self._next_index = len(slices)
         self._out.append(StoreSlices(tuple(slices), first=True))
+
+    def _tell_waits(self) -> None:
+        """Let the policy know what boards drew while they waited, and the journal, since a resume tells it again."""
+        waits = self._waits.take()
+        if not (waits and self._planner.heeds_waits):
+            return
+        for board, (seconds, joules) in sorted(waits.items()):
+            self._planner.observe_wait(board, seconds, joules)
+        self._out.append(Note(WAITS, json.dumps(waits, sort_keys=True), loud=False, round=self.round))
+
+    def _note_policy(self) -> None:
+        notes = self._planner.notes
+        for text in notes:
+            if text not in self._told:
+                self._out.append(Note("policy", text, round=self.round))
+        self._told = notes
+
+    def _joules(self, index: int, message: Energy, now_s: float) -> None:
+        self._energy(index, message, now_s)
+        if message.run == self.facts.run:
+            self._waits.told(index, message)
 
     def _reopen(self, reopened: Reopened, now_s: float) -> None:
         """Go on with a round that was open when the host ended: its slices go to their own boards, if these are here.
@@ -447,6 +476,7 @@ class RoundMachine(Muster):
             return
         energy_j = None if commit.compute_uj is None else commit.compute_uj * 1e-6
         self._planner.observe(event.board, result.compute_us * 1e-6, energy_j, result.samples)
+        self._waits.worked(event.board, lease.slice.round, result.compute_us)
         board.energy_per_sample_j = None if energy_j is None else energy_j / result.samples
         board.failures, self._refusing = 0, False
         board.done += result.samples
@@ -534,7 +564,7 @@ class RoundMachine(Muster):
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {
         **Muster._MESSAGES, Ping: _ping, Credit: _credit, Result: _result, Delivery: _result, Commit: _commit,
-        Failed: _work_failed,
+        Failed: _work_failed, Energy: _joules,
     }  # fmt: skip
     _HANDLERS: dict[type[object], Callable[..., None]] = {
         **Muster._HANDLERS, Said: _said, SlicesStored: _stored, ResultStored: _accepted, ResultRefused: _refused,

@@ -25,24 +25,48 @@ class Planner(Protocol):
         """Take a board's measured compute of one contribution."""
         ...
 
+    def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
+        """Take what a board drew while it did not compute; told right before a plan, where `heeds_waits`."""
+        ...
+
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the present estimate, None before the first report."""
         ...
 
+    @property
+    def heeds_waits(self) -> bool:
+        """Whether plans depend on what boards draw while they wait."""
+        ...
 
-class _Measured(ABC):
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the last plan had to assume or to give up, a sentence each."""
+        ...
+
+
+class Measured(ABC):
     """Keeps the controller's estimates whatever the policy does with them."""
 
-    def __init__(self, boards: int, budget: int, minimum: int, w_energy: float) -> None:
+    heeds_waits = False
+
+    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy) -> None:
         self._budget, self._minimum = budget, minimum
-        self._controller = Controller(participants=boards, budget=budget, w_energy=w_energy, minimum=minimum)
+        kind = policy.name if policy.kind == "frontier" else "weighted"
+        self.controller = Controller(boards, budget, policy.w_energy or 0.0, minimum=minimum, policy=kind)
         self._present = set(range(boards))
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
-        self._controller.observe(board, seconds=seconds, energy_j=energy_j, samples=samples)
+        self.controller.observe(board, seconds=seconds, energy_j=energy_j, samples=samples)
+
+    def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
+        self.controller.observe_wait(board, seconds, energy_j)
 
     def seconds_per_sample(self, board: int) -> float | None:
-        return self._controller.seconds_per_sample[board]
+        return self.controller.seconds_per_sample[board]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.controller.notes
 
     @abstractmethod
     def plan(self, present: Sequence[int]) -> list[int]:
@@ -60,33 +84,39 @@ class _Measured(ABC):
         return allocate([1.0] * len(present), self._budget, minimum=self._minimum)
 
 
-class Weighted(_Measured):
+class Weighted(Measured):
     """The adaptive policies: cost = blend of relative seconds and relative joules (papers A.2)."""
 
     def plan(self, present: Sequence[int]) -> list[int]:
         self._enough(present)
         now = set(present)
         for board in self._present - now:
-            self._controller.remove(board)
+            self.controller.remove(board)
         for board in now - self._present:
-            self._controller.restore(board)
+            self.controller.restore(board)
         self._present = now
-        shares = self._controller.allocate()
+        shares = self.controller.allocate()
         return [shares[board] for board in present]
 
 
-class Equal(_Measured):
+class Frontier(Weighted):
+    """The goals "frontier:...": least joules, least time, or one within a bound on the other."""
+
+    heeds_waits = True
+
+
+class Equal(Measured):
     """The same share for everybody."""
 
     def plan(self, present: Sequence[int]) -> list[int]:
         return self._equal(present)
 
 
-class Static(_Measured):
+class Static(Measured):
     """Profile once: round 1 is equal, its seconds per sample fix the split for good (its profiling round counts)."""
 
-    def __init__(self, boards: int, budget: int, minimum: int, w_energy: float) -> None:
-        super().__init__(boards, budget, minimum, w_energy)
+    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy) -> None:
+        super().__init__(boards, budget, minimum, policy)
         self._profile: dict[int, float] = {}
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
@@ -102,10 +132,12 @@ class Static(_Measured):
         return allocate([self._profile.get(b, typical) for b in present], self._budget, minimum=self._minimum)
 
 
-def make(policy: Policy, boards: int, budget: int, minimum: int) -> Planner:
+def make(policy: Policy, boards: int, budget: int, minimum: int) -> Measured:
     """Return the planner of a policy. Raises SettingsError when the budget is below boards x minimum."""
-    kinds: dict[str, type[_Measured]] = {"equal": Equal, "static": Static, "weighted": Weighted}
+    kinds: dict[str, type[Measured]] = {
+        "equal": Equal, "static": Static, "weighted": Weighted, "frontier": Frontier,
+    }  # fmt: skip
     if boards * minimum > budget:
         fault = f"[run] budget = {budget} is below {boards} boards x {minimum} samples"
         raise SettingsError([f"{fault}; raise it to {boards * minimum} or more"])
-    return kinds[policy.kind](boards, budget, minimum, policy.w_energy or 0.0)
+    return kinds[policy.kind](boards, budget, minimum, policy)

@@ -7,6 +7,7 @@ same order, so that what it learned and what the journal says cannot differ.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from paceline_host.ledger import Ledger
 from paceline_host.planner import Planner
 from paceline_host.reducer import NORM_HISTORY, Reducer
 from paceline_host.steps import Reopened
+from paceline_host.waits import KIND as WAITS
 
 RESUMED = "resumed"  # kind of the event that begins each further life of a run
 
@@ -83,8 +85,11 @@ def begun(folder: Path) -> bool:
 def replay(planner: Planner, folder: Path) -> None:
     """Teach a fresh planner what the run's own had learned. Raises RunError when it would have planned otherwise."""
     with Ledger(folder) as ledger:
+        waits = _waits(ledger)
         for row in ledger.rounds():
             planned = [s for s in ledger.slices(row.round) if s.redealt_from is None]
+            for wait in waits[row.round]:
+                planner.observe_wait(*wait)
             shares = planner.plan([s.board for s in planned])
             if shares != [s.samples for s in planned]:
                 raise RunError(
@@ -107,11 +112,13 @@ class Reported:
         self._planner, self._folder = planner, folder
         self.seconds_per_sample = planner.seconds_per_sample
         self._round = 0
+        self.heeds_waits = False  # of this run
         with Ledger(folder) as ledger:
             self._plans = {
                 row.round: {s.board: s.samples for s in ledger.slices(row.round) if s.redealt_from is None}
                 for row in ledger.rounds()
             }
+            self._waits = _waits(ledger)
             self._reports: dict[int, list[records.Contribution]] = defaultdict(list)
             for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: c.lease):
                 self._reports[c.round].append(c)
@@ -121,6 +128,8 @@ class Reported:
         for c in self._reports[self._round]:
             self._planner.observe(c.board, *_report(c))
         self._round += 1
+        for wait in self._waits[self._round]:
+            self._planner.observe_wait(*wait)
         shares = self._planner.plan(present)
         theirs = self._plans.get(self._round)
         if theirs is None or (list(theirs) == list(present) and list(theirs.values()) != shares):
@@ -133,6 +142,27 @@ class Reported:
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
         """Take note of nothing: what this run measures is not believed."""
+
+    def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
+        """Take note of nothing, likewise."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The policy's."""
+        return self._planner.notes
+
+
+def _waits(ledger: Ledger) -> dict[int, list[tuple[int, float, float]]]:
+    """Return what plans were told of waiting, by the round that was planned then: (board, seconds, joules)."""
+    found: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
+    for event in ledger.events(WAITS):
+        if event.round is not None:
+            found[event.round] += [(int(b), *pair) for b, pair in sorted(json.loads(event.detail).items(), key=_number)]
+    return found
+
+
+def _number(item: tuple[str, object]) -> int:
+    return int(item[0])
 
 
 def _report(row: records.Contribution) -> tuple[float, float | None, int]:

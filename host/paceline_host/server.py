@@ -62,7 +62,13 @@ class TimedPlanner:
         self._planner = planner
         self.last_s = 0.0
         self.observe = planner.observe
+        self.observe_wait, self.heeds_waits = planner.observe_wait, planner.heeds_waits
         self.seconds_per_sample = planner.seconds_per_sample
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The planner's."""
+        return self._planner.notes
 
     def plan(self, present: Sequence[int]) -> list[int]:
         """Return the planner's shares."""

@@ -227,6 +227,7 @@ class Note:
     detail: str
     board: int | None = None
     loud: bool = True
+    round: int | None = None
 
 
 @dataclass(frozen=True)

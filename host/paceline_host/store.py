@@ -201,7 +201,7 @@ class Store(threading.Thread):
     def _note(self, job: Job) -> list[StoreEvent]:
         action = job.action
         assert isinstance(action, m.Note)
-        self._journal.add_event(records.Event(job.at_s, action.kind, action.detail, None, action.board))
+        self._journal.add_event(records.Event(job.at_s, action.kind, action.detail, action.round, action.board))
         return []
 
     def _finish_round(self, job: Job) -> list[StoreEvent]:

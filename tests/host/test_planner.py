@@ -14,7 +14,8 @@ from paceline.policies import POLICIES, Policy, policy
 from paceline.wire import MAX_INT
 from paceline_host.planner import Planner, make
 
-NAMES = [*POLICIES, "w_energy:0.3"]
+FRONTIER = ["frontier:energy", "frontier:edp", "frontier:deadline=1.1x", "frontier:deadline=2s", "frontier:budget=5J"]
+NAMES = [*POLICIES, "w_energy:0.3", *FRONTIER]
 
 
 def named(name: str, boards: int = 4, budget: int = 120, minimum: int = 2) -> Planner:

@@ -118,11 +118,13 @@ class Lot:
 
     def least_whole(self) -> float:
         """Return the least end at which whole samples fit: the latest of the ends of the first `rest` samples."""
-        fits = lambda t: sum(lane.whole(t) for lane in self.lanes) >= self.rest  # noqa: E731
-        if fits(self.low):
+        if self.fits(self.low):
             return self.low
         ends = sorted({lane.end(x) for lane in self.lanes for x in range(1, lane.room + 1)})
-        return next(t for t in ends if fits(t) and t >= self.low)
+        return next(t for t in ends if self.fits(t) and t >= self.low)
+
+    def fits(self, t: float) -> bool:
+        return sum(lane.whole(t) for lane in self.lanes) >= self.rest
 
     def end(self, t: float) -> float:
         end = self.t_alone if self.inside > 0.0 and self.t_alone < t else t
@@ -225,7 +227,8 @@ class Fleet:
         return best
 
     def plan_at(self, t: float, late: bool) -> tuple[float, float, dict[int, int]] | None:
-        seconds, joules, shares = 0.0, self.base, {}
+        seconds, joules = 0.0, self.base
+        shares: dict[int, int] = {}
         for lot in self.lots:
             end = t
             if not lot.lanes:
