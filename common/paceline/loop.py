@@ -51,6 +51,7 @@ class Loop:
     def __init__(self, goal: Goal, boards: int, hysteresis: float = HYSTERESIS) -> None:
         self.goal, self.hysteresis = goal, hysteresis
         self.settled = False  # members, budgets and limits are those of the last plan
+        self.paces: list[Pace] = []  # of the present, in order: what the last plan was made of
         self.plan: Plan | None = None  # the last that was made, and ...
         self.kept = False  # ... whether the one before it was kept instead
         self.notes: tuple[str, ...] = ()  # what the last plan had to assume or to give up
@@ -125,6 +126,7 @@ class Loop:
         if not any(models[i] for i in present):
             return None
         paces, goal = self._paces(handle, models, present, budgets)
+        self.paces = paces
         lots = [n if any(p.group == g for p in paces) else 0 for g, n in enumerate(budgets)]  # nobody there: it lapses
         now = [current[i] for i in present]
         try:

@@ -82,14 +82,19 @@ def begun(folder: Path) -> bool:
     return has_journal(folder)
 
 
-def replay(planner: Planner, folder: Path) -> None:
-    """Teach a fresh planner what the run's own had learned. Raises RunError when it would have planned otherwise."""
+def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
+    """Teach a fresh planner what the run's own had learned, or had when it was to plan the round `before`.
+
+    Raises RunError when it would have planned otherwise.
+    """
     with Ledger(folder) as ledger:
         waits = _waits(ledger)
         for row in ledger.rounds():
             planned = [s for s in ledger.slices(row.round) if s.redealt_from is None]
             for wait in waits[row.round]:
                 planner.observe_wait(*wait)
+            if row.round == before:
+                return
             shares = planner.plan([s.board for s in planned])
             if shares != [s.samples for s in planned]:
                 raise RunError(

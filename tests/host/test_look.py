@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`explain` and `whatif` over journals whose story is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import RunError, StorageError
+from paceline.policies import policy
+from paceline_host import planner
+from paceline_host.cli import main
+from paceline_host.explain import explain, one_run, words
+from paceline_host.whatif import Recording, table, whatif
+
+from .run_folder import Story, run_row
+
+PACE_S, WATTS = (0.01, 0.03, 0.03), (5.0, 3.0, 3.0)
+
+
+def told(tmp_path: Path, name: str, rounds: int = 4, **changes: object) -> Path:
+    """Tell a run whose shares are those that the policy gives."""
+    made, shares = planner.make(policy(name), 3, 100, 1), []
+    for _ in range(rounds):
+        shares.append(made.plan(range(3)))
+        for board, n in enumerate(shares[-1]):
+            us = round(n * PACE_S[board] * 1e6)
+            made.observe(board, us * 1e-6, round(us * WATTS[board]) * 1e-6, n)
+    folder = tmp_path / "c-001" / name.replace(":", "-")
+    run = run_row(run_id=f"c-001/{name}", policy=name, rounds=rounds)
+    story = Story(run=run, shares=shares, accuracy=[0.5] * rounds)
+    replace(story, **changes).tell(folder)  # type: ignore[arg-type]
+    return folder
+
+
+def test_a_weighted_share_is_explained_by_cost_and_medians(tmp_path: Path) -> None:
+    facts = explain(told(tmp_path, "time"), 2)
+    assert facts["median_seconds_per_sample"] == pytest.approx(0.03)
+    first = facts["boards"][0]
+    assert first["cost"] == pytest.approx(1 / 3)
+    assert first["samples"] == 60
+    assert first["unlimited_share"] == pytest.approx(60.0)
+    assert first["reported_energy_per_sample_j"] == pytest.approx(0.05)
+    text = "\n".join(words(facts, "board-0"))
+    assert "cost 0.3333 (1 is typical), which alone would make 60.0" in text
+    assert "new shares, foretold to gain 65.0 %" in text
+    assert "board-1" not in text
+
+
+def test_shares_that_stay_are_explained_by_the_dead_band(tmp_path: Path) -> None:
+    facts = explain(told(tmp_path, "time"), 3)
+    assert facts["predicted_gain"] == pytest.approx(0.0)
+    assert not facts["kept"]  # the new plan is the old one
+
+
+def test_a_goal_is_explained_by_marginal_joules(tmp_path: Path) -> None:
+    facts = explain(told(tmp_path, "frontier:energy"), 3)
+    assert facts["kind"] == "frontier"
+    first = facts["boards"][0]
+    assert (first["active_w"], first["wait_from"]) == (pytest.approx(5.0), "active watts")
+    assert first["marginal_j"] == pytest.approx(0.0)
+    assert facts["predicted_j"] == pytest.approx(0.6 * 5 + 0.6 * 3 * 2, rel=0.02)
+    assert "a sample adds" in "\n".join(words(facts))
+
+
+@pytest.mark.parametrize("name", ["equal", "static"])
+def test_a_policy_without_costs_says_so(tmp_path: Path, name: str) -> None:
+    assert "shares do not follow costs" in "\n".join(words(explain(told(tmp_path, name), 2)))
+
+
+def test_what_was_not_there_is_named(tmp_path: Path) -> None:
+    folder = told(tmp_path, "time")
+    with pytest.raises(RunError, match="no round 9; rounds 1 to 4"):
+        explain(folder, 9)
+    with pytest.raises(RunError, match=r"no board 'x'; there were: board-0, board-1, board-2"):
+        words(explain(folder, 2), "x")
+    told(tmp_path, "equal")
+    with pytest.raises(StorageError, match="holds 2 runs; name one of them"):
+        one_run(tmp_path / "c-001")
+
+
+def test_a_run_under_its_own_policy_costs_what_it_cost(tmp_path: Path) -> None:
+    found = whatif(told(tmp_path, "time"), ["time", "equal"])
+    same, equal = found["policies"]
+    assert same["seconds"] == found["recorded"]["seconds"]
+    assert same["shares"] == found["recorded"]["shares"]
+    assert same["joules_against_recorded"] in (None, 0.0)
+    assert equal["seconds"] == pytest.approx(4 * 0.99, rel=0.03)
+    assert "(recorded)" in table(found)
+
+
+def test_least_joules_cost_no_more_than_what_was_recorded(tmp_path: Path) -> None:
+    found = whatif(told(tmp_path, "equal", rounds=6), ["frontier:energy", "frontier:time"])
+    assert Recording(tmp_path / "c-001" / "equal").wait_w
+    energy, time = found["policies"]
+    assert energy["total_j"] < found["recorded"]["total_j"]
+    assert energy["total_j"] <= time["total_j"] * 1.02
+    assert time["seconds"] < found["recorded"]["seconds"]
+
+
+def test_without_readings_joules_are_unknown(tmp_path: Path) -> None:
+    found = whatif(told(tmp_path, "equal", active_w=(None, None, None), source=""), ["time"])
+    assert found["policies"][0]["total_j"] is None
+    assert "unknown" in table(found)
+
+
+def test_the_commands_print_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(told(tmp_path, "time"))
+    assert main(["explain", folder, "--round", "2", "--board", "board-2", "--json"]) == 0
+    assert [entry["board"] for entry in json.loads(capsys.readouterr().out)["boards"]] == ["board-2"]
+    assert main(["whatif", folder, "--policy", "frontier:edp", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["policies"][0]["policy"] == "frontier:edp"
+    assert main(["whatif", folder, "--policy", "frontier:fast"]) == 3
+    assert "frontier:energy" in capsys.readouterr().err
