@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from array import array
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from typing import Any, Self, TypeAlias
 
 from paceline._core import ffi, lib
@@ -162,6 +162,17 @@ def allocate(
     if status != lib.PL_OK:
         _check_split(status, "allocate", budget, missing[0])
     return list(shares)
+
+
+def prepared_allocate(costs: Iterable[float], budget: int) -> Callable[[], None]:
+    """Return a call that does nothing but the C core's allocation, in memory that is there; for benchmarks."""
+    numbers, n = _doubles(costs, "costs")
+    seats, shares, missing = ffi.new("pl_seat[]", n), ffi.new("uint32_t[]", n), ffi.new("uint64_t *")
+
+    def call() -> None:
+        lib.pl_allocate(n, numbers, budget, ffi.NULL, ffi.NULL, seats, shares, missing)
+
+    return call
 
 
 # Controller
@@ -377,6 +388,24 @@ def frontier_plan(
     figures = {name: float(getattr(out, name)) for name in names} | {"at": int(out.at)}
     curve = [(float(corners[k].seconds), float(corners[k].joules)) for k in range(out.n_corners)]
     return ("reach" if status else ""), ffi.unpack(shares, n) if n else [], figures, curve
+
+
+def prepared_frontier(goal: str, limit: float, paces: Any, budget: int) -> Callable[[], tuple[float, float]]:
+    """Return a call of the C core's frontier for one group, in memory that is there; for benchmarks.
+
+    It returns the joules of the plan and those of the optimum in real samples. paces: a buffer of pl_pace.
+    """
+    rows = ffi.from_buffer("pl_pace[]", paces)
+    n, out, wanted = len(rows), ffi.new("pl_frontier *"), ffi.new("pl_goal *", (limit, GOALS[goal]))
+    budgets, shares = ffi.new("uint32_t[]", [budget]), ffi.new("uint32_t[]", n)
+    lanes, lots, corners = ffi.new("pl_lane[]", n), ffi.new("pl_lot[]", 1), ffi.new("pl_corner[]", 4 * n + 2)
+
+    def call() -> tuple[float, float]:
+        status = lib.pl_frontier_plan(wanted, n, rows, 1, budgets, 0, ffi.NULL, lanes, lots, corners, shares, out)
+        _check(status, "frontier")
+        return out.energy_j, out.real_j
+
+    return call
 
 
 class Fit:

@@ -185,25 +185,32 @@ int pl_allocate(uint32_t n, const double costs[], uint32_t budget, const uint32_
                 pl_seat seats[], uint32_t shares[], uint64_t *missing) {
     uint64_t least = 0, most = 0; /* n < 2^32 terms below 2^32 */
     for (uint32_t i = 0; i < n; i++) {
-        pl_seat *s = &seats[i];
-        s->index = i;
-        s->cost = costs[i];
-        s->minimum = minimum ? minimum[i] : 1;
-        s->capacity = capacity ? capacity[i] : PL_NO_CAPACITY;
-        if (!(s->cost >= COST_MIN && s->cost <= COST_MAX)) {
+        uint32_t low = minimum ? minimum[i] : 1, high = capacity ? capacity[i] : PL_NO_CAPACITY;
+        if (!(costs[i] >= COST_MIN && costs[i] <= COST_MAX)) {
             return PL_ERR_ARGUMENT;
         }
-        if (s->minimum > s->capacity) {
+        if (low > high) {
             return PL_ERR_LIMITS;
         }
-        least += s->minimum;
-        most += s->capacity;
+        least += low;
+        most += high;
     }
     if (least > budget || most < budget) {
         if (missing) {
             *missing = least > budget ? least - budget : budget - most;
         }
         return least > budget ? PL_ERR_MINIMA : PL_ERR_CAPACITY;
+    }
+#ifndef PL_SMALL
+    if (n >= PL_WIDE && pl_allocate_wide(n, costs, budget, minimum, capacity, seats, shares)) {
+        return PL_OK;
+    }
+#endif
+    for (uint32_t i = 0; i < n; i++) {
+        seats[i].index = i;
+        seats[i].cost = costs[i];
+        seats[i].minimum = minimum ? minimum[i] : 1;
+        seats[i].capacity = capacity ? capacity[i] : PL_NO_CAPACITY;
     }
     pl_split(seats, n, budget);
     for (uint32_t i = 0; i < n; i++) {

@@ -24,6 +24,7 @@ from paceline.keys import write_pair
 from paceline.one_way import KINDS, NBYTES
 from paceline.talk import Talk
 from paceline.wire import FROM_AGENT, Hello, decode
+from paceline_host import bench_controller as controller
 from paceline_host import bench_transfer as transfer
 from paceline_host.comparison import Comparison, Watcher, new_folder
 from paceline_host.embedded import run_embedded
@@ -83,12 +84,12 @@ def _processor() -> str:
 def bench_allocate(say: Callable[[str], None]) -> list[dict[str, object]]:
     """Time one split among eleven boards, from Python, in microseconds."""
     costs = [1.0 + 0.7 * i for i in range(BOARDS)]
-    controller = Controller(participants=BOARDS, budget=6000)
+    boards = Controller(participants=BOARDS, budget=6000)
     for i, cost in enumerate(costs):
-        controller.observe(i, seconds=cost, energy_j=2 * cost, samples=500)
+        boards.observe(i, seconds=cost, energy_j=2 * cost, samples=500)
     return [
         figure("allocate() for 11 boards", "us", _block_us(lambda: allocate(costs, 6000))),
-        figure("Controller.allocate() for 11 boards", "us", _block_us(controller.allocate)),
+        figure("Controller.allocate() for 11 boards", "us", _block_us(boards.allocate)),
     ]
 
 
@@ -209,8 +210,14 @@ def _file_system(path: Path) -> str:
     return found.stdout.strip() or "unknown file system"
 
 
+def bench_controller(say: Callable[[str], None]) -> list[dict[str, object]]:
+    """Divide a budget among 11 to a million boards: the core from C and from Python, beside numpy, in CPU time."""
+    return [figure(*row) for row in controller.measure(say)]
+
+
 BENCHES = {
     "allocate": bench_allocate,
+    "controller": bench_controller,
     "sampler": bench_sampler,
     "agent": bench_agent,
     "round": bench_round,

@@ -29,7 +29,9 @@ LOCAL_BUDGET = 224  # ... and a client's local draw, which only a client of spli
 LOCAL = "pl_local.c"
 FRONTIER_BUDGET = 9 * 1024  # ... and the frontier, which belongs where a round is planned; bare metal may leave it out
 FRONTIER = "pl_frontier.c"
-APART = {SENSORS: SENSORS_BUDGET, LOCAL: LOCAL_BUDGET, FRONTIER: FRONTIER_BUDGET}
+WIDE_BUDGET = 2 * 1024  # ... and allocation for a thousand and more, which PL_SMALL leaves out
+WIDE = "pl_allocate_wide.c"
+APART = {SENSORS: SENSORS_BUDGET, LOCAL: LOCAL_BUDGET, FRONTIER: FRONTIER_BUDGET, WIDE: WIDE_BUDGET}
 STACK_BUDGET = 320  # bytes of any one function there ...
 FRONTIER_STACK_BUDGET = 1152  # ... but in the frontier: counts of 256 digits, while boards are sorted
 STATES = (
@@ -135,7 +137,7 @@ def sizes(folder: Path) -> Sizes:
     frontier_stack: dict[str, int] = {}
     for source in SMALL:
         object_ = folder / (Path(source).stem + ".o")
-        flags = [*FLAGS, *M3, "-Os", "-ffreestanding", "-fstack-usage", INCLUDE]
+        flags = [*FLAGS, *M3, "-DPL_SMALL", "-Os", "-ffreestanding", "-fstack-usage", INCLUDE]
         subprocess.run(["arm-none-eabi-gcc", *flags, "-c", source, "-o", str(object_)], check=True)
         measured = _output("arm-none-eabi-size", str(object_)).splitlines()[1].split()
         text[Path(source).name] = int(measured[0])
@@ -163,7 +165,7 @@ def table(measured: Sizes) -> str:
     rest = sum(measured.text.values()) - sum(apart.values())
     lines = ["Cortex-M3, -Os, bytes", f"  text (budget {TEXT_BUDGET}): {rest}"]
     lines += [f"  and of {name} (budget {APART[name]}): {size}" for name, size in apart.items()]
-    lines += [f"    {name:18} {size:6}" for name, size in measured.text.items()]
+    lines += [f"    {name:20} {size:6}" for name, size in measured.text.items()]
     deepest = sorted(measured.stack.items(), key=lambda item: -item[1])[:6]
     lines += [f"  globals: {measured.writable}", f"  stack of a function (budget {STACK_BUDGET}), the largest:"]
     lines += [f"    {name:26} {size:6}" for name, size in deepest]

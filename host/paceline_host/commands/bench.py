@@ -19,7 +19,8 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, sampler, agent, round, transfer, meter; how true its joules are: energy",
+        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, meter; how true its joules are:"
+        " energy",
         about="Each figure with its median, range and number of repeats."
         " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
         " these two run only when they are named.",
@@ -27,6 +28,7 @@ def add(program: Program) -> None:
             ("paceline bench", "all benchmarks, in three minutes"),
             ("paceline bench allocate --json", "one of them, for a program"),
             ("paceline bench sampler", "ns a draw, beside numpy's ways and the machine's limit, and the ratios"),
+            ("paceline bench controller", "11 to a million boards, beside numpy"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
             ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),
             ("paceline bench meter --beside other/bin/python", "what reading costs, beside CodeCarbon and pyJoules"),
@@ -37,9 +39,9 @@ def add(program: Program) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help="allocate, sampler, agent, round, transfer (default: these), energy, meter",
+        help="allocate, controller, sampler, agent, round, transfer (default: these), energy, meter",
     )
-    parser.offers = {"what": ("allocate", "sampler", "agent", "round", "transfer", *PAGES)}
+    parser.offers = {"what": ("allocate", "controller", "sampler", "agent", "round", "transfer", *PAGES)}
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--trials", type=int, default=200, metavar="N", help="energy: windows a row (default: 200)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="energy: of all its draws (default: 1)")
