@@ -7,19 +7,18 @@
  * `apart` of each other, relatively, and so do both lambdas. Wherever each decision falls alike on both sides of such a
  * difference, the shares are those of pl_split; where one does not, this gives up and nothing but time is lost. */
 
-enum { BINS = 4096 };
+enum { BINS = 1024 };
 
 static const double ROUNDING = 4.5e-16; /* of two sums of n terms: n * 2^-53 each, doubled for what is done with them */
+static const uint32_t OPEN = 0xFFFFFFFFu; /* among the shares: not closed at a limit */
 
 typedef struct wide {
     const double *costs;
     const uint32_t *minimum, *capacity; /* may be NULL */
-    uint32_t *shares; /* OPEN: not closed at a limit */
+    uint32_t *shares;
     uint32_t n;
-    double apart; /* 0: all costs are equal, so the order does not matter */
+    double apart; /* negative: all costs are equal, so the order does not matter and nothing is too close */
 } wide;
-
-static const uint32_t OPEN = 0xFFFFFFFFu;
 
 static uint32_t least(const wide *w, uint32_t i) {
     return w->minimum ? w->minimum[i] : 1;
@@ -29,9 +28,9 @@ static uint32_t most(const wide *w, uint32_t i) {
     return w->capacity ? w->capacity[i] : PL_NO_CAPACITY;
 }
 
-static bool is_near(double x, double y, double within) {
-    double off = x - y;
-    return within > 0.0 && off <= within && -off <= within;
+/* 1 where |off| <= within; no branch, as it hardly ever is. */
+static unsigned is_near(double off, double within) {
+    return (unsigned)(off <= within) & (unsigned)(off >= -within);
 }
 
 /* Close at limits as close_seats does; false: a decision is too close to tell. */
@@ -43,26 +42,26 @@ static bool close_all(const wide *w, int64_t *rest, double *lambda) {
     }
     for (;;) {
         double below = 0.0, above = 0.0, next = 0.0;
+        unsigned near = 0;
         if (!(sum > 0.0)) {
             return false;
         }
         *lambda = (double)*rest / sum;
         for (uint32_t i = 0; i < w->n; i++) {
-            if (w->shares[i] != OPEN) {
-                continue;
+            if (w->shares[i] == OPEN) {
+                double x = *lambda / w->costs[i], low = x - least(w, i), high = x - most(w, i), within = x * w->apart;
+                near |= is_near(low, within) | is_near(high, within);
+                below += low < 0.0 ? -low : 0.0;
+                above += high > 0.0 ? high : 0.0;
             }
-            double x = *lambda / w->costs[i], low = least(w, i), high = most(w, i), within = x * w->apart;
-            if (is_near(x, low, within) || is_near(x, high, within)) {
-                return false;
-            }
-            below += x < low ? low - x : 0.0;
-            above += x > high ? x - high : 0.0;
+        }
+        if (near) {
+            return false;
         }
         if (below == 0.0 && above == 0.0) {
             return true;
         }
-        if (w->apart > 0.0 && below > 0.0 && above > 0.0 &&
-            is_near(below, above, 4.0 * w->apart * ((double)*rest + below + above))) {
+        if (below > 0.0 && above > 0.0 && is_near(below - above, 4.0 * w->apart * ((double)*rest + below + above))) {
             return false;
         }
         for (uint32_t i = 0; i < w->n; i++) {
@@ -86,9 +85,9 @@ static bool close_all(const wide *w, int64_t *rest, double *lambda) {
 
 bool pl_allocate_wide(uint32_t n, const double costs[], uint32_t budget, const uint32_t minimum[],
                       const uint32_t capacity[], pl_seat seats[], uint32_t shares[]) {
-    wide w = { costs, minimum, capacity, shares, n, 0.0 };
-    for (uint32_t i = 1; i < n && w.apart == 0.0; i++) {
-        w.apart = costs[i] == costs[0] ? 0.0 : ((double)n + 4.0) * ROUNDING;
+    wide w = { costs, minimum, capacity, shares, n, -1.0 };
+    for (uint32_t i = 1; i < n && w.apart < 0.0; i++) {
+        w.apart = costs[i] == costs[0] ? -1.0 : ((double)n + 4.0) * ROUNDING;
     }
     int64_t rest = budget;
     double lambda;
@@ -99,25 +98,22 @@ bool pl_allocate_wide(uint32_t n, const double costs[], uint32_t budget, const u
     for (uint32_t b = 0; b < bins; b++) {
         seats[b].share = 0; /* how many remainders lie in this bin */
     }
+    unsigned near = 0;
     for (uint32_t i = 0; i < n; i++) {
-        seats[i].open = shares[i] == OPEN;
-        if (!seats[i].open) {
-            continue;
-        }
-        double x = lambda / costs[i], within = x * w.apart;
-        shares[i] = (uint32_t)x;
-        double part = x - shares[i];
-        if (within > 0.0 && (part <= within || part >= 1.0 - within || within * bins > 0.5)) {
-            return false;
-        }
-        rest -= shares[i];
-        seats[i].open = shares[i] < most(&w, i);
-        if (seats[i].open) {
-            seats[(uint32_t)(part * bins)].share++;
-            usable++;
+        if (shares[i] == OPEN) {
+            double x = lambda / costs[i], within = x * w.apart;
+            uint32_t whole = (uint32_t)x;
+            double part = x - whole;
+            near |= (unsigned)(part <= within) | (unsigned)(part >= 1.0 - within) | (unsigned)(within * bins > 0.5);
+            shares[i] = whole;
+            rest -= whole;
+            if (whole < most(&w, i)) {
+                seats[(uint32_t)(part * bins)].share++;
+                usable++;
+            }
         }
     }
-    if (rest < 0 || rest > usable) {
+    if (near || rest < 0 || rest > usable) {
         return false;
     }
     if (rest == 0) {
@@ -129,18 +125,17 @@ bool pl_allocate_wide(uint32_t n, const double costs[], uint32_t budget, const u
     for (uint32_t above = 0; above + seats[last].share < k; last--) {
         above += seats[last].share;
     }
-    uint32_t low = last > 0 ? last - 1 : 0, high = last + 1;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!seats[i].open) {
-            continue;
-        }
-        double x = lambda / costs[i], part = x - shares[i];
-        uint32_t b = (uint32_t)(part * bins);
-        if (b > high) {
-            shares[i]++;
-            k--;
-        } else if (b >= low) { /* never ahead of i: what is overwritten has been looked at */
-            seats[listed].key = shares[i] - x;
+    double low = last > 0 ? last - 1 : 0, high = (double)last + 2.0;
+    for (uint32_t i = 0; i < n; i++) { /* who is below its minimum now was closed there, whoever is full is as well */
+        double x = lambda / costs[i];
+        uint32_t whole = shares[i];
+        double at = (x - whole) * bins;
+        bool open = (x >= least(&w, i)) & (whole < most(&w, i));
+        uint32_t up = (uint32_t)(open & (at >= high)); /* no branch: it goes either way at random */
+        shares[i] = whole + up;
+        k -= up;
+        if (at >= low && open && !up) { /* never ahead of i */
+            seats[listed].key = whole - x;
             seats[listed].index = i;
             seats[listed].cost = costs[i];
             listed++;
@@ -153,7 +148,7 @@ bool pl_allocate_wide(uint32_t n, const double costs[], uint32_t budget, const u
     }
     for (uint32_t i = 0; i < listed; i++) {
         double x = lambda / seats[i].cost, y = lambda / edge->cost;
-        if (seats[i].cost != edge->cost && is_near(seats[i].key, edge->key, (x + y) * w.apart)) {
+        if (seats[i].cost != edge->cost && is_near(seats[i].key - edge->key, (x + y) * w.apart)) {
             return false;
         }
     }

@@ -13,7 +13,7 @@ void pl_split(pl_seat seats[], uint32_t n, uint32_t budget);
 
 /* As pl_allocate for n >= PL_WIDE whose limits allow the budget, faster; false: it cannot tell, shares mean nothing.
  * PL_SMALL leaves it out, where code is dearer than time. */
-#define PL_WIDE 1024
+#define PL_WIDE 64
 bool pl_allocate_wide(uint32_t n, const double costs[], uint32_t budget, const uint32_t minimum[],
                       const uint32_t capacity[], pl_seat seats[], uint32_t shares[]);
 
