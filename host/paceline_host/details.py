@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.core import Fit
 from paceline_host.ledger import Ledger
 from paceline_host.records import Board, Contribution, Energy
 from paceline_host.waits import KIND as WAITS
+
+FITTED = 4  # rounds from which on two models of a board's seconds can be told apart
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,10 @@ class BoardFigures:
     late: float | None  # share of its steps that ended later than the declared pace
     uncounted: int  # leases that ended without a counted result
     version: str
+    # Two models of its seconds, and the relative error with which each foretold the next round; None: too few rounds.
+    affine: tuple[float, float, float] | None = None  # fixed seconds, seconds a sample, error
+    proportional: tuple[float, float] | None = None  # seconds a sample, error
+    is_affine: bool = False  # the first foretells clearly better
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,14 @@ def details(folder: Path) -> Details:
     )
 
 
+def _fit(rows: Sequence[Contribution]) -> Fit | None:
+    fit = Fit()
+    for row in rows:
+        if row.compute_us > 0 and row.samples > 0:
+            fit.observe(row.compute_us * 1e-6, row.samples)
+    return fit if fit.reports >= FITTED else None
+
+
 def _board(board: Board, rows: Sequence[Contribution], splits: Sequence[Energy]) -> BoardFigures:
     accepted = [row for row in rows if row.verdict == "accepted"]
     samples = sum(row.samples for row in accepted)
@@ -85,6 +100,7 @@ def _board(board: Board, rows: Sequence[Contribution], splits: Sequence[Energy])
     joules = [row.compute_uj for row in accepted if row.compute_uj is not None]
     totals = [split.total_uj for split in splits if split.total_uj is not None]
     sources = Counter(split.source for split in splits if split.total_uj is not None and split.source)
+    fit = _fit(accepted)
     return BoardFigures(
         name=board.name, samples=samples,
         seconds_per_sample=sum(row.compute_us for row in accepted) * 1e-6 / samples if samples else None,
@@ -94,6 +110,9 @@ def _board(board: Board, rows: Sequence[Contribution], splits: Sequence[Energy])
         source=", ".join(sources) or board.energy_source,
         late=sum(row.overruns for row in accepted) / steps if steps else None,
         uncounted=len(rows) - len(accepted), version=board.agent_version,
+        affine=None if fit is None else (fit.fixed_seconds, fit.seconds_per_sample, fit.error_affine**0.5),
+        proportional=None if fit is None else (fit.proportional, fit.error_proportional**0.5),
+        is_affine=fit is not None and fit.is_affine,
     )  # fmt: skip
 
 

@@ -69,7 +69,24 @@ def _boards(run: RunFigures, boards: Sequence[BoardFigures]) -> Markup:
         cells += [UNKNOWN if board.late is None else f"{100 * board.late:.1f} %"] * late
         cells += [f"{board.uncounted:,}"] * uncounted + [architecture.get(board.name, "")] * kinds
         rows.append([*cells, board.version or UNKNOWN])
-    return table("seconds and joules a sample: of computing alone, counted work only", columns, rows)
+    shown = table("seconds and joules a sample: of computing alone, counted work only", columns, rows)
+    return join(shown, _models(boards)) if run.split is None else shown
+
+
+def _models(boards: Sequence[BoardFigures]) -> Markup | None:
+    """Return both models of each board's seconds, and how far off each was a round ahead."""
+    rows = [
+        [board.name, plain(board.proportional[0], ",.3f", 1e3), plain(board.proportional[1], ".1f", 100, " %"),
+         plain(board.affine[0], ",.2f", 1e3), plain(board.affine[1], ",.3f", 1e3),
+         plain(board.affine[2], ".1f", 100, " %"), "fixed part" if board.is_affine else "proportional"]
+        for board in boards
+        if board.affine is not None and board.proportional is not None
+    ]  # fmt: skip
+    if not rows:
+        return None
+    columns = ["board", "ms a sample", "off by", "fixed ms", "and ms a sample", "off by", "foretells better"]
+    caption = "proportional, and with a fixed part; off by: relative, one round ahead"
+    return tag("details", tag("summary", "Two models of each board's seconds"), table(caption, columns, rows))
 
 
 def _happenings(found: Details) -> Markup:

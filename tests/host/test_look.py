@@ -115,3 +115,16 @@ def test_the_commands_print_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["policies"][0]["policy"] == "frontier:edp"
     assert main(["whatif", folder, "--policy", "frontier:fast"]) == 3
     assert "frontier:energy" in capsys.readouterr().err
+
+
+def test_the_page_shows_both_models_of_a_boards_seconds(tmp_path: Path) -> None:
+    from paceline_host.details import details
+
+    folder = told(tmp_path, "time", rounds=6)
+    first = details(folder).boards[0]
+    assert first.proportional == pytest.approx((0.01, 0.0))
+    assert first.affine is not None
+    assert not first.is_affine  # nothing is fixed there
+    assert main(["report", str(folder)]) == 0
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Two models of each board" in page
