@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks of transfer and sampler; what they measure is not asserted, what they carry and draw is."""
+"""The benchmarks that have peers; what they measure is not asserted, what they carry or compute is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from paceline import GlobalSampler
 from paceline.errors import RunError
 from paceline.one_way import KINDS
-from paceline_host import bench_sampler, bench_transfer
+from paceline_host import bench_controller, bench_sampler, bench_transfer
 
 
 def test_what_the_transfer_benchmark_sends_comes_back_by_every_kind() -> None:
@@ -40,3 +40,12 @@ def test_the_sampler_benchmark_refuses_a_sampler_that_loses_samples(monkeypatch:
     monkeypatch.setattr(GlobalSampler, "schedule", careless)
     with pytest.raises(RunError, match="K=10 B=100: "):
         bench_sampler.check(case)
+
+
+def test_the_controllers_benchmark_agrees_with_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises where numpy's shares, or its least joules, are others."""
+    monkeypatch.setattr(bench_controller, "SIZES", {11: (2, 8), 300: (2, 1)})
+    rows = list(bench_controller.measure(lambda text: None))
+    assert len({name for name, _, _ in rows}) == len(rows)
+    assert {unit for _, unit, _ in rows} <= {"us", "ms", "x"}
+    assert all(len(values) == 2 and min(values) > 0 for _, _, values in rows)

@@ -17,7 +17,8 @@ from .fleet_tools import Bench, Declared
 
 HELP = [
     ("paceline",), ("paceline", "run"), ("paceline", "runs"), ("paceline", "report"), ("paceline", "data"),
-    ("paceline", "data", "fetch"), ("paceline", "data", "partition"), ("paceline", "keys"),
+    ("paceline", "data", "fetch"), ("paceline", "data", "partition"), ("paceline", "keys"), ("paceline", "explain"),
+    ("paceline", "whatif"), ("paceline", "bench"),
     ("paceline-agent",), ("paceline-agent", "run"), ("paceline-agent", "keys"),
     ("paceline-agent", "meter"), ("paceline-agent", "meter", "selftest"),
 ]  # fmt: skip
