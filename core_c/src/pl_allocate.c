@@ -153,6 +153,15 @@ static int64_t settle(pl_seat seats[], uint32_t n, int64_t rest) {
 }
 
 void pl_split(pl_seat seats[], uint32_t n, uint32_t budget) {
+#ifndef PL_SMALL
+    if (n >= PL_WIDE && pl_split_wide(seats, n, budget)) {
+        return;
+    }
+#endif
+    pl_split_sorted(seats, n, budget);
+}
+
+void pl_split_sorted(pl_seat seats[], uint32_t n, uint32_t budget) {
     int64_t rest = budget;
     for (uint32_t i = 0; i < n; i++) {
         seats[i].key = 1.0 / seats[i].cost;
@@ -212,7 +221,7 @@ int pl_allocate(uint32_t n, const double costs[], uint32_t budget, const uint32_
         seats[i].minimum = minimum ? minimum[i] : 1;
         seats[i].capacity = capacity ? capacity[i] : PL_NO_CAPACITY;
     }
-    pl_split(seats, n, budget);
+    pl_split_sorted(seats, n, budget);
     for (uint32_t i = 0; i < n; i++) {
         shares[seats[i].index] = seats[i].share;
     }

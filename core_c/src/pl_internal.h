@@ -11,9 +11,13 @@
  * seats changes. The caller has checked that minima and capacities allow the budget. */
 void pl_split(pl_seat seats[], uint32_t n, uint32_t budget);
 
-/* As pl_allocate for n >= PL_WIDE whose limits allow the budget, faster; false: it cannot tell, shares mean nothing.
- * PL_SMALL leaves it out, where code is dearer than time. */
+/* The same, by sorting: what defines the shares. */
+void pl_split_sorted(pl_seat seats[], uint32_t n, uint32_t budget);
+
+/* The same for n >= PL_WIDE, and as pl_allocate does it, faster; false: it cannot tell, and shares mean nothing.
+ * PL_SMALL leaves both out, where code is dearer than time. */
 #define PL_WIDE 64
+bool pl_split_wide(pl_seat seats[], uint32_t n, uint32_t budget);
 bool pl_allocate_wide(uint32_t n, const double costs[], uint32_t budget, const uint32_t minimum[],
                       const uint32_t capacity[], pl_seat seats[], uint32_t shares[]);
 
