@@ -267,14 +267,16 @@ static double cost_of(const pl_controller *c, const pl_participant *p, double se
 static void price(pl_controller *c, uint32_t group) {
     double seconds_median = group_median(c, group, SECONDS);
     double energy_median = group_median(c, group, ENERGY);
+    bool silent = false; /* is there somebody for whom the typical cost has to stand in? */
     for (uint32_t i = 0; i < c->n; i++) {
         pl_participant *p = &c->participants[i];
         if (p->group == group) {
             bool known = p->seconds_per_sample > 0.0 && seconds_median > 0.0;
+            silent = silent || p->seconds_per_sample == 0.0;
             p->cost = known ? cost_of(c, p, seconds_median, energy_median) : 1.0;
         }
     }
-    double typical = group_median(c, group, COST);
+    double typical = silent ? group_median(c, group, COST) : 0.0;
     for (uint32_t i = 0; typical > 0.0 && i < c->n; i++) {
         pl_participant *p = &c->participants[i];
         if (p->group == group && p->seconds_per_sample == 0.0) {
