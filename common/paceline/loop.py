@@ -136,6 +136,9 @@ class Loop:
             self.notes += (f"{error} (planned for frontier:{goal.kind})",)
             plan = frontier(goal, paces, lots, current=now if self.settled else None)
         self.plan = plan
+        if goal.kind == "energy" and plan.seconds > 2 * plan.least_seconds:
+            self.notes += (f"least joules take long; {plan.seconds / plan.least_seconds:.2g} times the shortest round: "
+                           "frontier:edp or frontier:deadline=1.2x bound that",)  # fmt: skip
         if self.settled and _fits(paces, now, lots) and self._hardly_better(goal, plan, cost(paces, now, len(lots))):
             self.kept = True
             return list(current)

@@ -240,9 +240,9 @@ class RoundMachine(Muster):
     def _note_policy(self) -> None:
         notes = self._planner.notes
         for text in notes:
-            if text not in self._told:
+            if text.partition(";")[0] not in self._told:  # what follows are the figures of this round
                 self._out.append(Note("policy", text, round=self.round))
-        self._told = notes
+        self._told = tuple(text.partition(";")[0] for text in notes)
 
     def _joules(self, index: int, message: Energy, now_s: float) -> None:
         self._energy(index, message, now_s)
