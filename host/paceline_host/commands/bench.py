@@ -19,7 +19,7 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, meter; how true its joules are:"
+        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, meter; how true joules are:"
         " energy",
         about="Each figure with its median, range and number of repeats."
         " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
