@@ -48,7 +48,7 @@ CASES = [
     ("paceline run own.toml --set ", set()),
     ("paceline run own.toml --qui", {"--quiet"}),
     ("paceline report own", {"own folder"}),
-    ("paceline bench ", {"allocate", "sampler", "agent", "round", "transfer", "energy", "meter"}),
+    ("paceline bench ", {"allocate", "controller", "sampler", "agent", "round", "transfer", "energy", "meter"}),
     ("paceline config show --or", {"--origin"}),
     ("paceline completion ", set(SHELLS)),
     ("paceline-agent c", {"config", "completion"}),
