@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient of the mean over all ranks' samples, whatever the batch sizes (DECISIONS 20). Use one of two:
+
+`scale_loss` under DistributedDataParallel's own averaging, or the communication hook `SampleMean`, which leaves the
+loss as it is. Both at once would scale twice; that is found in the first backward pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.errors import CoreError
+
+TWICE = "the loss was scaled by scale_loss and the gradients are by SampleMean; use one of them"
+_scaled = False  # the backward pass that is under way began at a loss that was scaled
+
+
+class _Scaled(torch.autograd.Function):
+    """Times a factor; its backward leaves a mark that the hook, which runs in the same pass, can see."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.factor = factor
+        return loss * factor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        global _scaled
+        _scaled = True
+        torch.autograd.Variable._execution_engine.queue_callback(_forget)
+        return gradient * ctx.factor, None
+
+
+def _forget() -> None:
+    global _scaled
+    _scaled = False
+
+
+def scale_loss(loss: torch.Tensor, own: int, total: int, world: int | None = None) -> torch.Tensor:
+    """Return a mean-reduced loss over `own` samples as one whose averaged gradients are those of the mean over `total`.
+
+    `world`: ranks; None: of the default group. No samples: the loss is 0 and so are its gradients.
+    """
+    _check(own, total)
+    if world is None:
+        world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if own == 0:
+        loss = torch.nan_to_num(loss)  # the mean over nothing is no number, and 0 times it neither
+    scaled: torch.Tensor = _Scaled.apply(loss, world * own / total)  # type: ignore[no-untyped-call]
+    return scaled
+
+
+class SampleMean:
+    """Communication hook: sums b_i / B times each rank's gradients. Before each backward pass, say `counts`."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+        self.counts: tuple[int, int] | None = None  # of the step to come: samples of this rank, of all
+        self.local_s = 0.0  # when the last local gradient of the step was there (monotonic)
+        self.synced_s = 0.0  # when the last sum of the step was there
+        self.before_sync: Callable[[], bool] = lambda: True  # called as the last gradient is there; False: no exchange
+
+    def attach(self, model: DistributedDataParallel) -> None:
+        """Let a model's gradients pass here."""
+        model.register_comm_hook(self, _reduce)
+
+    def _reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        if _scaled:
+            _forget()
+            raise CoreError(TWICE)
+        if self.counts is None:
+            raise CoreError("SampleMean: the batch sizes of this step are not known; set `counts` before each backward")
+        own, total = self.counts
+        _check(own, total)
+        buffer: torch.Tensor = bucket.buffer()
+        if own:
+            buffer.mul_(own / total)
+        else:
+            buffer.zero_()
+        last = bucket.is_last()
+        wanted = self.before_sync() if last else True
+        if last:
+            self.counts = None
+            self.local_s = time.monotonic()
+        if not wanted:
+            self.synced_s = self.local_s
+            local: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            local.set_result(buffer)
+            return local
+        work = dist.all_reduce(buffer, op=dist.ReduceOp.SUM, group=self._group, async_op=True)
+        assert work is not None
+
+        def finish(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            (summed,) = future.value()
+            if last:
+                self.synced_s = time.monotonic()
+            return summed
+
+        return work.get_future().then(finish)
+
+
+def _reduce(state: SampleMean, bucket: Any) -> Any:
+    return state._reduce(bucket)
+
+
+# torch compares annotations with its own classes, and ours are texts until somebody asks for more.
+_reduce.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+
+def _check(own: int, total: int) -> None:
+    if not 0 <= own <= total or total < 1:
+        raise CoreError(f"{own} of {total} samples in a step; expected 0 to all of them, and one at least in all")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures a rank's steps under DistributedDataParallel and turns them into the next shares, without a host.
+
+Forward, compute (from forward's begin until the last local gradient) and exposed synchronisation (from there until the
+last sum) are separate; waiting is never taken for work. At a round's end all ranks exchange their reports.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.controller import Controller
+from paceline.torch.gradients import SampleMean
+from paceline.torch.sampler import UnevenBatchSampler
+from paceline.uneven import Imbalance, imbalance
+
+Batch = TypeVar("Batch")
+FORWARD, COMPUTE, EXPOSED = range(3)
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """What a round was, over all ranks; the same on each of them. Seconds."""
+
+    forward: Imbalance
+    compute: Imbalance
+    exposed_s: tuple[float, ...]  # of each rank: waiting for the others and for the network
+    samples: tuple[int, ...]
+
+
+class RoundReporter:
+    """Attaches `SampleMean` to a model; go through the loader by `steps`, and end each round with `end_round`."""
+
+    def __init__(
+        self, model: DistributedDataParallel, sampler: UnevenBatchSampler, controller: Controller | None = None, *,
+        w_energy: float = 0.0, joules: Callable[[], float | None] = lambda: None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:  # fmt: skip
+        """`controller` None: one for these ranks with `w_energy`. `joules`: since the round began, of computing."""
+        self.mean = SampleMean(group)
+        self.mean.attach(model)
+        self.figures: RoundFigures | None = None
+        self.controller = controller or Controller(
+            participants=sampler.world, budget=sampler.budget, w_energy=w_energy, minimum=sampler.least_share
+        )
+        self._sampler, self._joules, self._group = sampler, joules, group
+        self._begin_s = self._forward_s = 0.0
+        self._rows: list[tuple[float, float, float]] = []
+        model.module.register_forward_pre_hook(self._forward_begins)
+        model.module.register_forward_hook(self._forward_ends)
+
+    def _forward_begins(self, module: Any, inputs: Any) -> None:
+        self._begin_s = time.monotonic()
+
+    def _forward_ends(self, module: Any, inputs: Any, outputs: Any) -> None:
+        self._forward_s = time.monotonic() - self._begin_s
+
+    def steps(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the batches of a round's loader; each is one forward, one backward and one optimiser step."""
+        for step, batch in enumerate(loader, start=self._sampler.first_step):
+            self.mean.counts = self._sampler.counts(step)
+            yield batch
+            mean = self.mean
+            self._rows.append((self._forward_s, mean.local_s - self._begin_s, max(0.0, mean.synced_s - mean.local_s)))
+
+    def end_round(self) -> list[int]:
+        """Exchange reports, learn from them, and return the next shares: rank 0's, so that all have the same."""
+        sampler, rows = self._sampler, self._rows
+        own = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), 3)
+        tables = [torch.empty_like(own) for _ in range(sampler.world)]
+        dist.all_gather(tables, own, group=self._group)
+        joules = self._joules()
+        report = torch.tensor([float("nan") if joules is None else joules], dtype=torch.float64)
+        reports = [torch.empty_like(report) for _ in range(sampler.world)]
+        dist.all_gather(reports, report, group=self._group)
+        first = sampler.steps - len(rows)
+        samples = [
+            sum(sampler.counts_of(step, rank) for step in range(first, sampler.steps)) for rank in range(sampler.world)
+        ]
+        for rank, (table, energy) in enumerate(zip(tables, reports, strict=True)):
+            known = None if torch.isnan(energy).item() else float(energy)
+            if samples[rank]:
+                self.controller.observe(rank, float(table[:, COMPUTE].sum()), known, samples[rank])
+        self.figures = RoundFigures(
+            imbalance(_column(tables, FORWARD), samples), imbalance(_column(tables, COMPUTE), samples),
+            tuple(float(table[:, EXPOSED].sum()) for table in tables), tuple(samples),
+        )  # fmt: skip
+        self._rows = []
+        shares = torch.tensor(self.controller.allocate(), dtype=torch.int64)
+        dist.broadcast(shares, src=0, group=self._group)
+        return [int(share) for share in shares]
+
+
+def _column(tables: list[torch.Tensor], which: int) -> list[list[float]]:
+    """Return steps x ranks of one of the measured times."""
+    return [[float(seconds) for seconds in row] for row in torch.stack([t[:, which] for t in tables], dim=1)]
