@@ -52,7 +52,7 @@ class Ranks:
 def _rank(case: str, rank: int, world: int, folder: str, arguments: dict[str, Any]) -> Any:
     import torch.distributed as dist
 
-    store = dist.FileStore(f"{folder}/store", world)
+    store = dist.FileStore(f"{folder}/store", world)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=WAIT_S))
     module, name = case.split(":")
     return getattr(importlib.import_module(module), name)(rank, world, **arguments)
@@ -61,6 +61,7 @@ def _rank(case: str, rank: int, world: int, folder: str, arguments: dict[str, An
 def main() -> None:
     """Fork the ranks of each case that a line of stdin names."""
     import torch
+    import torch._dynamo  # what DistributedDataParallel imports: once here, not in each rank
     import torch.distributed
 
     torch.set_num_threads(1)

@@ -37,7 +37,7 @@ def one_step(rank: int, world: int, batches: list[int], how: str, buckets: float
     begin = sum(batches[:rank])
     part = slice(begin, begin + batches[rank])
     alone = network()
-    mse_loss(alone(x), y).backward()
+    mse_loss(alone(x), y).backward()  # type: ignore[no-untyped-call]
     model = DistributedDataParallel(network(), bucket_cap_mb=buckets)
     mean = SampleMean()
     if how in ("hook", "both"):
@@ -63,9 +63,9 @@ def scaled_then_hook(rank: int, world: int) -> Any:
     mean = SampleMean()
     mean.attach(other)
     for _ in range(3):
-        scale_loss(mse_loss(one(x), y), 8, 8 * world).backward()
+        scale_loss(mse_loss(one(x), y), 8, 8 * world).backward()  # type: ignore[no-untyped-call]
         mean.counts = 8, 8 * world
-        mse_loss(other(x), y).backward()
+        mse_loss(other(x), y).backward()  # type: ignore[no-untyped-call]
     return True
 
 
@@ -96,7 +96,7 @@ def train(
             dist.all_reduce(total_loss)
             losses.append(float(total_loss))
             mean.counts = own, total
-            (scale_loss(loss, own, total) if how == "loss" else loss).backward()
+            (scale_loss(loss, own, total) if how == "loss" else loss).backward()  # type: ignore[no-untyped-call]
             if clip:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimiser.step()
@@ -130,7 +130,7 @@ def adapt(rank: int, world: int, paces_s: list[float], rounds: int) -> Any:
         sampler.set_epoch(epoch)
         for x, y in reporter.steps(loader):
             optimiser.zero_grad()
-            mse_loss(model(x), y).backward()
+            mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         shares = reporter.end_round()
         figures = reporter.figures

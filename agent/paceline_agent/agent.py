@@ -250,7 +250,7 @@ class Agent:
             channel.Load(
                 run=load.run, task=load.task, options=load.options, seed=load.seed, data_dir=data_dir,
                 model_path=str(self._trainer.model_path), update_path=str(self._trainer.update_path),
-                pace=self._config.emulation, regime=load.regime,
+                pace=self._config.emulation, regime=load.regime, host=self._config.host.endpoint,
             )
         )  # fmt: skip
 

@@ -55,6 +55,7 @@ class Load(Message):
     update_path: Text  # sized by the trainer; holds the trained model at Done
     pace: Pace | None = None
     regime: Text = "pma"
+    host: Text = ""  # endpoint of the host: the way there tells by which of its addresses others can reach this board
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ class Trainer:
         self._loaded = load
         self.say(
             Loaded(
-                task.manifest.digest(), task.manifest.nbytes, self._worker.samples, task.data_label, inbox_bytes,
+                task.manifest.digest(), self._worker.model_bytes, self._worker.samples, task.data_label, inbox_bytes,
                 outbox_bytes,
             )
         )  # fmt: skip
@@ -192,7 +192,8 @@ class Trainer:
         if self._loaded is None or self._task is None or self._worker is None:
             raise RemoteProtocolError("WORK before LOAD")
         quick = 0 < self._worker.update_bytes <= INLINE_BYTES  # it takes no time to write down
-        clock = WorkClock(self, work.lease, self._loaded.pace, self._task.reference_seconds_per_sample, quick=quick)
+        pace, reference_s = self._loaded.pace, self._task.reference_seconds_per_sample
+        clock = WorkClock(self, work.lease, pace, reference_s, quick=quick, host=self._loaded.host)
         result = self._worker.work(work, self._model, self._update, clock)
         self.say(
             Done(
@@ -217,9 +218,11 @@ class WorkClock:
     """
 
     def __init__(
-        self, trainer: Trainer, lease: int, pace: Pace | None, seconds_per_sample: float, *, quick: bool = False
-    ) -> None:
+        self, trainer: Trainer, lease: int, pace: Pace | None, seconds_per_sample: float, *, quick: bool = False,
+        host: str = "",
+    ) -> None:  # fmt: skip
         self._quick = quick
+        self.host = host
         self._trainer = trainer
         self._lease = lease
         self._pacer = Pacer(pace, seconds_per_sample, lease) if pace is not None else None
@@ -281,6 +284,11 @@ class WorkClock:
             assert message is not None
             self._answer(message)
         return self._inputs.popleft()
+
+    def look(self) -> bool:
+        while (message := self._trainer.next_message(0.0)) is not None:
+            self._answer(message)
+        return bool(self._inputs)
 
     def put_out(self, step: int, redraw: int, what: str, size: int) -> None:
         self._trainer.say(Output(self._lease, step, redraw, what, size))

@@ -20,7 +20,7 @@ class Policy:
     """A policy as an experiment names it."""
 
     name: str
-    kind: Literal["equal", "static", "weighted", "frontier", "method"]
+    kind: Literal["equal", "static", "weighted", "frontier", "ema-batch", "method"]
     # Weight of joules in the cost, for "weighted"; the rest is the weight of time. "frontier": above 0 where joules
     # matter, so that meters are asked for.
     w_energy: float | None = None
@@ -31,6 +31,7 @@ POLICIES = {
     for entry in (
         Policy("equal", "equal"),  # the same share for everybody
         Policy("static", "static"),  # measured in the first round, then fixed
+        Policy("ema-batch", "ema-batch"),  # smoothed throughput alone, renewed each round
         Policy("time", "weighted", 0.0),
         Policy("low-energy", "weighted", 0.25),
         Policy("balanced", "weighted", 0.5),

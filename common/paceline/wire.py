@@ -363,8 +363,10 @@ class End(Message):
     reason: str
 
 
-TENSORS_FROM_HOST = ("schedule", "model", "gradient")  # who gives how much; the client part; dloss/dsmashed
-TENSORS_FROM_AGENT = ("smashed", "update")  # labels and what the cut layer put out; dloss/d(client part)
+# Split learning: who gives how much; the client part; dloss/dsmashed. Ranks: the group and its shares; calls without
+# content. From boards: labels and what the cut layer put out; dloss/d(client part); what a rank says of itself.
+TENSORS_FROM_HOST = ("schedule", "model", "gradient", "call", "give", "close")
+TENSORS_FROM_AGENT = ("smashed", "update", "here", "store", "broken", "done")
 # Bits of the flags that travel with joules. saturated: there may have been more; overflow: only the chip's own
 # arithmetic is void; estimated: edges may have moved more than a tenth of the compute joules; lost, stale: readings
 # were missing or not fresh; frozen: the value never moves, whatever is drawn.
@@ -372,7 +374,6 @@ ENERGY_FLAGS = {
     "unknown": 1, "gap": 2, "reset": 4, "saturated": 8, "overflow": 16, "negative": 32, "estimated": 64, "lost": 128,
     "stale": 256, "frozen": 512,
 }  # fmt: skip
-
 VERDICTS = ("accepted", "duplicate", "stale", "rejected")
 FROM_AGENT: tuple[type[Message], ...] = (
     Hello, Ready, Taken, Ping, Result, Delivery, Chunk, Tensor, Credit, Commit, Failed, Energy, Bye,

@@ -31,6 +31,9 @@ from paceline.version import VERSION
 from paceline.wire import CHUNK_START, MAX_RANGES
 from paceline_host import machine as m
 from paceline_host import planner, records, regimes
+from paceline_host.ddp import run as ddp_run
+from paceline_host.ddp.machine import RankMachine
+from paceline_host.ddp.store import RankStore
 from paceline_host.experiment import Experiment, load_experiment
 from paceline_host.ledger import Ledger
 from paceline_host.muster import Muster
@@ -144,7 +147,7 @@ class Comparison:
         for policy in experiment.policies():
             if reports is not None:
                 self._check_reports(reports / folder_name(policy), policy)
-            if experiment.run.regime != "psl":
+            if experiment.run.regime == "pma":
                 planner.make(policy, len(names), experiment.run.budget, experiment.run.minimum)
         budget = experiment.run.budget
         try:
@@ -153,6 +156,10 @@ class Comparison:
             raise SettingsError([f"[task] of the experiment: {fault}" for fault in error.errors]) from None
         if experiment.run.regime == "psl":
             self._split_task = psl_run.check(experiment.split, self._task, len(names), experiment.policies())
+        if experiment.run.regime == "ddp":
+            self._trainable = ddp_run.check(experiment.run, self._task, len(names))
+            for note in ddp_run.notes(self._trainable):
+                watcher.say(note)
         if budget > (most := (MAX_RANGES - 2) * self._task.samples):  # a slice names each epoch that it touches
             text = f"run.budget = {budget} is more than {MAX_RANGES - 2} times the data set; expected at most {most}"
             raise SettingsError([text])
@@ -256,6 +263,8 @@ class Comparison:
         def clock() -> float:
             return time.monotonic() - zero_s
 
+        if row.regime == "ddp":
+            return RankStore(folder, row, boards, self._task, clock, server.wake, recovered)
         if row.regime != "psl":
             return Store(folder, row, boards, self._task, clock, server.wake, recovered)
         split = self.experiment.split
@@ -275,13 +284,18 @@ class Comparison:
             return SplitMachine(facts, split, names, now_s, reopened), None
         folder = store.folder if recovered is not None else None
         timed = TimedPlanner(self._planner(policy, len(names), folder))
+        if row.regime == "ddp":
+            facts = replace(facts, model_bytes=self._trainable.state_bytes)
+            ranks = ddp_run.facts(self.experiment.run)
+            return RankMachine(facts, ranks, timed, names, store.model_sha256, now_s, reopened), timed
         regime = regimes.make(row.regime, row.samples, row.budget)
         return m.RoundMachine(facts, regime, timed, names, store.model_sha256, now_s, reopened), timed
 
     def _planner(self, policy: Policy, boards: int, replayed: Path | None) -> planner.Planner:
         """Return the policy's planner; `replayed`: the run's folder whose rounds it is to know already."""
         run = self.experiment.run
-        made: planner.Planner = planner.make(policy, boards, run.budget, run.minimum)
+        least = ddp_run.least(run) if run.regime == "ddp" else run.minimum
+        made: planner.Planner = planner.make(policy, boards, run.budget, least)
         if self._reports is not None:
             made = Reported(made, self._reports / folder_name(policy))
         if replayed is not None:

@@ -21,6 +21,9 @@ from paceline_host.server import Server
 _IMAGES = ("torch", "numpy", "paceline.tasks.images")
 _PRELOAD = {"linear": ("paceline.tasks.linear",)}  # others: _IMAGES
 
+# What DistributedDataParallel imports when the first is made: a second of a processor for each board.
+_RANKS = ("torch._dynamo", "paceline_agent.workers.ddp")
+
 
 def terms(run: RunSettings, runs_dir: Path | None) -> Terms:
     """Return what the sessions of a host use. `runs_dir`: of this host; None: its fleet is new, and so is it."""
@@ -61,8 +64,9 @@ def _fleet(
         return None, read_pair(keys / "host.key"), read_boards(keys / "boards")
     home = (folder / "fleet").absolute()  # so that no argument of an agent can look like an option
     home.mkdir(exist_ok=True)
-    fleet = LocalFleet(
-        comparison.profile, home, comparison.data_dir, _PRELOAD.get(str(experiment.task["name"]), _IMAGES)
-    )
+    preload: tuple[str, ...] = _PRELOAD.get(str(experiment.task["name"]), _IMAGES)
+    if experiment.run.regime == "ddp":
+        preload += _RANKS
+    fleet = LocalFleet(comparison.profile, home, comparison.data_dir, preload)
     life.callback(fleet.close)
     return fleet, fleet.host_keys, fleet.boards

@@ -36,9 +36,12 @@ class RunSettings:
     rounds: Annotated[int, Bounds(ge=1, le=100_000)]
     budget: Annotated[int, Bounds(ge=0, le=1 << 31)] = 0  # samples a round, all boards together; psl: left out, all
     policies: Annotated[tuple[Annotated[str, Check(policy)], ...], Check(_some)] = ("time",)
-    regime: Literal["pma", "psl"] = "pma"
+    regime: Literal["pma", "psl", "ddp"] = "pma"
     seed: Annotated[int, Bounds(ge=0, lt=1 << 63)] = 1
     minimum: Annotated[int, Bounds(ge=1)] = 1  # samples that each board gets at least, so that its cost stays known
+    steps: Annotated[int, Bounds(ge=0, le=20_000)] = 0  # ddp: optimiser steps of a round, over the union of all batches
+    min_batch: Annotated[int, Bounds(ge=0, le=65_536)] = 1  # ddp: samples of each board in each step; 0: may pause
+    allow_plain_collectives: bool = False  # ddp: gloo is plain text; off loopback it needs this consent
     patience_s: Annotated[float, Bounds(ge=0.5, le=86_400)] = 30.0  # the one knob: every wait is derived from it
     chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 19  # at most; slow links get smaller ones
     fsync: bool = True  # false: for measuring what it costs; a power cut may then lose rounds
@@ -144,7 +147,13 @@ def _regime_faults(sheet: Sheet, names: Sequence[object]) -> Iterator[str]:
     """Yield what does not go with the regime: policies divide samples, methods of split learning divide batches."""
     if not isinstance(sheet.at(("run",)), dict):
         return
-    is_split = sheet.at(("run", "regime")) == "psl"
+    regime = sheet.at(("run", "regime")) or "pma"
+    is_split = regime == "psl"
+    steps = sheet.at(("run", "steps"))
+    if regime == "ddp" and not steps:
+        yield f"{sheet.place(('run', 'steps'))}: run.steps is missing: expected the optimiser steps of a round"
+    if regime != "ddp" and steps:
+        yield f"{sheet.place(('run', 'steps'))}: run.steps: only regime ddp has such steps; leave it out"
     budget = sheet.at(("run", "budget"))
     if is_split and budget:
         yield f"{sheet.place(('run', 'budget'))}: run.budget: an epoch of psl uses each sample once; leave it out"
@@ -155,7 +164,7 @@ def _regime_faults(sheet: Sheet, names: Sequence[object]) -> Iterator[str]:
         if isinstance(name, str) and name in {**METHODS, **POLICIES} and name not in known:
             yield (
                 f"{sheet.place(('run', 'policies'))}: run.policies: {name!r} is nothing for regime "
-                f"{'psl' if is_split else 'pma'}; known: {', '.join(known)}"
+                f"{regime}; known: {', '.join(known)}"
             )
     if is_split and not names:
         yield f"{sheet.place(('run', 'policies'))}: run.policies is missing: regime psl has {', '.join(METHODS)}"

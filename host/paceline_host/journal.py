@@ -72,6 +72,9 @@ TABLES = (
         round INTEGER NOT NULL REFERENCES round, step INTEGER NOT NULL, redraw INTEGER NOT NULL,
         samples INTEGER NOT NULL, loss REAL NOT NULL, "right" INTEGER NOT NULL, deviation REAL,
         PRIMARY KEY (round, step)) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE rank_steps (
+        round INTEGER NOT NULL REFERENCES round, board INTEGER NOT NULL REFERENCES board, figures BLOB NOT NULL,
+        PRIMARY KEY (round, board)) STRICT""",  # drift, steps; of each step microseconds of forward, compute, exposed
     """CREATE TABLE event (
         id INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL, round INTEGER,
         board INTEGER) STRICT""",
@@ -278,6 +281,11 @@ class Journal:
         with self.transaction():
             self._insert("epoch", epoch)
             self._db.executemany("INSERT INTO step VALUES (?, ?, ?, ?, ?, ?, ?)", [_values(step) for step in steps])
+
+    def add_rank_steps(self, rows: Sequence[tuple[int, int, bytes]]) -> None:
+        """Write what ranks measured of a round's steps: (round, board, as it came)."""
+        with self.transaction():
+            self._db.executemany("INSERT INTO rank_steps VALUES (?, ?, ?)", rows)
 
     # Below ------------------------------------------------------------------------------------------------------------
 

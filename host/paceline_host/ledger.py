@@ -98,7 +98,13 @@ class Ledger:
 
     def epochs(self) -> list[Epoch]:
         """Return what rounds of split learning were; of other regimes none."""
-        return self._rows("epoch", Epoch, order="round") if self.run.regime == "psl" else []
+        return self._rows("epoch", Epoch, order="round") if self.run.regime in ("psl", "ddp") else []
+
+    def rank_steps(self) -> list[tuple[int, int, bytes]]:
+        """Return (round, board, figures) of synchronised ranks, by round and board; of other regimes none."""
+        if self.run.regime != "ddp":
+            return []
+        return [(r, b, bytes(data)) for r, b, data in self._read("SELECT * FROM rank_steps ORDER BY round, board", [])]
 
     def steps(self, round_: int | None = None) -> list[Step]:
         """Return the committed steps of split learning of a round (None: of all)."""

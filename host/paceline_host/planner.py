@@ -112,6 +112,30 @@ class Equal(Measured):
         return self._equal(present)
 
 
+class EmaBatch(Measured):
+    """Shares proportional to smoothed throughput, renewed each round: no dead-band, no joules, nothing held back."""
+
+    SMOOTHING = 0.5
+
+    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy) -> None:
+        super().__init__(boards, budget, minimum, policy)
+        self._rates: dict[int, float] = {}  # samples a second
+
+    def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        super().observe(board, seconds, energy_j, samples)
+        new, a = samples / seconds, self.SMOOTHING
+        self._rates[board] = a * new + (1 - a) * self._rates.get(board, new)
+
+    def plan(self, present: Sequence[int]) -> list[int]:
+        known = sorted(self._rates[b] for b in present if b in self._rates)
+        if not known:
+            return self._equal(present)
+        self._enough(present)
+        typical = known[len(known) // 2]
+        costs = [1.0 / self._rates.get(b, typical) for b in present]
+        return allocate(costs, self._budget, minimum=self._minimum)
+
+
 class Static(Measured):
     """Profile once: round 1 is equal, its seconds per sample fix the split for good (its profiling round counts)."""
 
@@ -135,7 +159,7 @@ class Static(Measured):
 def make(policy: Policy, boards: int, budget: int, minimum: int) -> Measured:
     """Return the planner of a policy. Raises SettingsError when the budget is below boards x minimum."""
     kinds: dict[str, type[Measured]] = {
-        "equal": Equal, "static": Static, "weighted": Weighted, "frontier": Frontier,
+        "equal": Equal, "static": Static, "weighted": Weighted, "frontier": Frontier, "ema-batch": EmaBatch,
     }  # fmt: skip
     if boards * minimum > budget:
         fault = f"[run] budget = {budget} is below {boards} boards x {minimum} samples"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.errors import DamagedError, RunError, StorageError
@@ -67,7 +67,7 @@ def recover(folder: Path, task: Task, say: Callable[[str], None]) -> Recovered:
         base = closed[-1].round if closed else 0
         model = _model_after(folder, ledger, task, base, say)
         open_round = rounds[-1].round if rounds and rounds[-1].closed_s is None else 0
-        accepted = ledger.contributions(open_round, "accepted") if run.regime != "psl" else []
+        accepted = ledger.contributions(open_round, "accepted") if run.regime == "pma" else []
         counted = [(c.slice, c.samples, ledger.update(c)) for c in accepted]
         return Recovered(
             run, tuple(ledger.boards()), _reopened(ledger, rounds, open_round), model, checkpoint.sha256(model),
@@ -101,7 +101,7 @@ def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
                     f"{folder}: this version of paceline plans round {row.round} in another way than the journal says; "
                     "go on with the version that began the run"
                 )
-            for c in sorted(ledger.contributions(row.round, "accepted"), key=lambda c: c.lease):
+            for c in _accounts(ledger.contributions(row.round, "accepted")):
                 planner.observe(c.board, *_report(c))
 
 
@@ -125,8 +125,8 @@ class Reported:
             }
             self._waits = _waits(ledger)
             self._reports: dict[int, list[records.Contribution]] = defaultdict(list)
-            for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: c.lease):
-                self._reports[c.round].append(c)
+            for number in self._plans:
+                self._reports[number] = _accounts(ledger.contributions(number, "accepted"))
 
     def plan(self, present: Sequence[int]) -> list[int]:
         """Return the shares of the present boards. Raises RunError where that run was another, or is at its end."""
@@ -170,6 +170,14 @@ def _number(item: tuple[str, object]) -> int:
     return int(item[0])
 
 
+def _accounts(rows: Sequence[records.Contribution]) -> list[records.Contribution]:
+    """Return a round's contributions as policies heard of them: in order of leases, a synchronised rank's as one."""
+    ranks = [c for c in rows if c.compute_us]
+    if len(ranks) == len(rows):
+        return sorted(rows, key=lambda c: c.lease)
+    return [replace(c, samples=sum(o.samples for o in rows if o.board == c.board)) for c in ranks]
+
+
 def _report(row: records.Contribution) -> tuple[float, float | None, int]:
     return row.compute_us * 1e-6, None if row.compute_uj is None else row.compute_uj * 1e-6, row.samples
 
@@ -185,7 +193,7 @@ def _reopened(ledger: Ledger, rounds: Sequence[records.Round], open_round: int) 
     elapsed_s = max(0.0, _last_instant_s(ledger, rounds) - rounds[-1].planned_s) if open_round else 0.0
     if open_round and not left:
         elapsed_s = max(c.at_s for c in rows) - rounds[-1].planned_s
-    if ledger.run.regime == "psl":  # a step is memory only, so an open epoch begins anew
+    if ledger.run.regime != "pma":  # a step is memory only, so an open round begins anew
         left, rows = tuple(s for s in slices if s.redealt_from is None), []
     return Reopened(
         round=number, closed=not open_round, open_slices=left, lost=frozenset(c.slice for c in rows) - accepted,
@@ -223,7 +231,7 @@ def _model_after(folder: Path, ledger: Ledger, task: Task, number: int, say: Cal
     except StorageError as error:
         why = str(error)
     say(f"{why}; making it anew from the round before and the updates in the journal")
-    if ledger.run.regime == "psl":
+    if ledger.run.regime != "pma":
         raise DamagedError(f"{why}; restore it from a copy, or begin a new run")
     reducer = Reducer(task.manifest)
     reducer.begin(_model_after(folder, ledger, task, number - 1, say), ledger.run.budget)

@@ -22,6 +22,7 @@ from paceline.session import State
 from paceline.talk import Talk
 from paceline.wire import Bye, Message, Ping, Pong, Reject
 from paceline_host import machine as m
+from paceline_host.ddp.steps import KeepState, Tell, Told
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import Arrival, HostLink
 from paceline_host.muster import Muster
@@ -337,7 +338,7 @@ class Server:
 
     # What the machine says ------------------------------------------------------------------------------------------
 
-    def _step(self, event: m.Event, arrival: Arrival | None = None) -> None:
+    def _step(self, event: m.Event | Told, arrival: Arrival | None = None) -> None:
         run = self._run
         if run is None:
             return
@@ -361,6 +362,9 @@ class Server:
         elif isinstance(action, WriteTensor):
             assert arrival is not None
             run.take_in(action, arrival.payload)
+        elif isinstance(action, Tell):
+            assert arrival is not None
+            self._step(Told(action.board, action.message, bytes(arrival.payload)))
         elif isinstance(action, m.WriteUpload):
             assert arrival is not None
             run.uploads.write(action.board, action.part, action.offset, arrival.payload)
@@ -369,7 +373,7 @@ class Server:
 
     def _record(self, run: _Run, action: m.Action) -> None:
         upload, allocate_s = None, 0.0
-        if isinstance(action, m.StoreResult):
+        if isinstance(action, m.StoreResult | KeepState):
             upload = run.uploads.take(action.board)
         elif isinstance(action, m.StoreSlices) and action.first:
             allocate_s = run.planner.last_s if run.planner is not None else 0.0
@@ -404,9 +408,10 @@ class Server:
             self._gone(name, "its connection is lost")
 
     def _send_tensor(self, run: _Run, action: TensorOut) -> None:
-        store = run.store
-        assert isinstance(store, SplitSide)
-        whole = action.data if action.data is not None else store.outgoing(action.board, action.message.what)
+        whole, store = action.data, run.store
+        if whole is None:
+            assert isinstance(store, SplitSide)
+            whole = store.outgoing(action.board, action.message.what)
         name = run.names[action.board]
         payload = memoryview(whole)[action.piece[0] : action.piece[1]]
         if not self._send_to(name, action.message, payload) and self._peers.forget(name):

@@ -112,7 +112,7 @@ class Store(threading.Thread):
             self._wake()
 
     def _take_up(self, recovered: Recovered) -> None:
-        if not recovered.machine.closed and self._run.regime != "psl":
+        if not recovered.machine.closed and self._run.regime == "pma":
             self._reducer.begin(self.model, self._run.budget)
             feed(self._reducer, recovered.counted, recovered.skipped)
         detail = {"life": recovered.machine.lives, "wall": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

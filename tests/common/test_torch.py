@@ -28,7 +28,7 @@ def ranks() -> Iterator[Ranks]:
 
 
 def worst(result: dict[str, Any]) -> float:
-    return max(abs(a - b) for a, b in zip(result["ours"], result["alone"], strict=True))
+    return float(max(abs(a - b) for a, b in zip(result["ours"], result["alone"], strict=True)))
 
 
 @pytest.mark.parametrize("how", ["hook", "loss"])

@@ -18,6 +18,7 @@ from paceline_agent.channel import Input, Work
 WORKERS: dict[str, str] = {
     "pma": "paceline_agent.workers.pma:PmaWorker",
     "psl": "paceline_agent.workers.psl:PslWorker",
+    "ddp": "paceline_agent.workers.ddp:DdpWorker",
 }
 
 
@@ -37,11 +38,16 @@ class Clock(Protocol):
 class StepClock(Clock, Protocol):
     """The same for work that exchanges tensors within each step; `begin` and `end` stand around each computation."""
 
+    host: str  # the host's endpoint
+
     def pause(self, samples: int, part: float) -> None:
         """A part of a step is done, not its last; waits for the declared pace."""
 
     def receive(self) -> Input:
         """Wait for the next tensor; it lies in `model`. Raises when the work is to end."""
+
+    def look(self) -> bool:
+        """Tell whether a tensor waits to be received. Raises when the work is to end."""
 
     def finish(self, samples: int, part: float = 1.0) -> None:
         """The last part of a step is done: it counts, after the declared pace."""
@@ -54,6 +60,7 @@ class Worker(Protocol):
     """One trainer's part of a regime. `model` and `update` have inbox_bytes and outbox_bytes."""
 
     samples: int  # that this board holds
+    model_bytes: int  # of a base that comes with an assignment
     inbox_bytes: int
     outbox_bytes: int
     update_bytes: int  # that are sent with RESULT

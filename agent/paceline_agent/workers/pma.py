@@ -25,7 +25,7 @@ class PmaWorker:
         self._task = task
         self._learner = task.learner()
         self.samples = task.samples
-        self.inbox_bytes = self.outbox_bytes = self.update_bytes = task.manifest.nbytes
+        self.inbox_bytes = self.outbox_bytes = self.update_bytes = self.model_bytes = task.manifest.nbytes
 
     def warm_up(self, batch: int) -> None:
         self._learner.load(self._task.initial())

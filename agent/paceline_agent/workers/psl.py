@@ -38,6 +38,7 @@ class PslWorker:
         self._members = members if own else members[settings.first : settings.first + settings.count]
         self._sizes = sizes_of(self._members)
         self.samples = sum(self._sizes)
+        self.model_bytes = task.manifest.nbytes
         most, part = max(1, settings.largest), self._task.client_manifest.nbytes
         inputs = max(part, gradient_manifest(self._task, most, self._dtype).nbytes)
         self.inbox_bytes = room(settings.count) + inputs

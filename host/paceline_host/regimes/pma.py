@@ -26,7 +26,7 @@ def ranges_of(begin: int, end: int, samples: int) -> tuple[Range, ...]:
     return tuple(out)
 
 
-def _cut(ranges: Sequence[Range], lengths: Sequence[int]) -> list[tuple[Range, ...]]:
+def cut(ranges: Sequence[Range], lengths: Sequence[int]) -> list[tuple[Range, ...]]:
     """Cut ranges into consecutive parts of the given lengths, which sum to theirs."""
     queue = list(ranges)
     parts = []
@@ -54,7 +54,7 @@ class Pma:
         """Return one slice for each board with a share, in board order; together they are the round's places."""
         start = (round_ - 1) * self._budget
         places = ranges_of(start, start + self._budget, self._samples)
-        parts = _cut(places, [count for _, count in shares])
+        parts = cut(places, [count for _, count in shares])
         return [
             Slice(round_, index, board, part)
             for index, ((board, _), part) in enumerate((s, p) for s, p in zip(shares, parts, strict=True) if p)
@@ -62,6 +62,6 @@ class Pma:
 
     def on_lost(self, lost: Slice, shares: Sequence[tuple[int, int]], next_index: int) -> list[Slice]:
         """Return the lost slice's places as new slices, one for each board with a share."""
-        parts = _cut(lost.ranges, [count for _, count in shares])
+        parts = cut(lost.ranges, [count for _, count in shares])
         kept = [(board, part) for (board, _), part in zip(shares, parts, strict=True) if part]
         return [Slice(lost.round, next_index + i, board, part, lost.index) for i, (board, part) in enumerate(kept)]

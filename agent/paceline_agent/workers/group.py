@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group of ranks over gloo: its store, its collectives, its gradients. Knows torch.distributed; no host and no task.
+
+Everything is bound to one chosen address (DECISIONS 21): gloo left to itself resolves the host's own name, which on
+many systems is 127.0.1.1. Every wait ends within the patience.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is public by its documentation
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.torch.gradients import SampleMean
+
+SIOCGIFADDR = 0x8915
+
+
+class Broken(Exception):
+    """The group is no more. `blamed`: ranks whose fault it is, where that is known."""
+
+    def __init__(self, kind: str, text: str, blamed: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.kind, self.blamed = kind, list(blamed)
+
+
+class Group:
+    """Make it, `open` (rank 0) or `find` the store, `meet`, `share`, `wrap`; then `step`. Raises Broken."""
+
+    def __init__(self, rank: int, names: Sequence[str], address: str, patience_s: float) -> None:
+        self._rank, self._names, self._address = rank, names, address
+        self._patience = timedelta(seconds=patience_s)
+        self._store: Any = None  # a TCPStore
+        self._listener: socket.socket | None = None
+        self._model: DistributedDataParallel | None = None
+        self._mean: SampleMean | None = None
+
+    def open(self) -> int:
+        """Open the store on a port that is free at this address, and return it."""
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.bind((self._address, 0))
+            listener.listen(128)
+            port = int(listener.getsockname()[1])
+            self._store = TCPStore(
+                self._address, port, is_master=True, wait_for_workers=False, timeout=self._patience,
+                master_listen_fd=listener.detach(),
+            )  # fmt: skip
+        except (OSError, RuntimeError) as error:
+            listener.close()
+            raise Broken("store", f"cannot open a store at {self._address}: {_first_line(error)}", [0]) from None
+        return port
+
+    def find(self, address: str, port: int) -> None:
+        """Connect to the first rank's store."""
+        try:
+            socket.create_connection((address, port), self._patience.total_seconds()).close()
+            self._store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=self._patience)
+        except (OSError, RuntimeError) as error:
+            text = f"cannot reach the store of {self._names[0]} at {address}:{port}: {_first_line(error)}"
+            raise Broken("unreachable", text, [self._rank]) from None
+
+    def meet(self, facts: Mapping[str, str]) -> None:
+        """See that every rank is alive and trains the same, then form the group."""
+        store = self._store
+        assert store is not None
+        everybody = range(len(self._names))
+        try:
+            store.set(f"rank/{self._rank}", json.dumps(facts))
+            store.wait([f"rank/{rank}" for rank in everybody], self._patience)
+            found = [json.loads(store.get(f"rank/{rank}")) for rank in everybody]
+        except RuntimeError as error:
+            missing: list[int] = []
+            with suppress(RuntimeError):
+                missing = [rank for rank in everybody if not store.check([f"rank/{rank}"])]
+            names = ", ".join(self._names[rank] for rank in missing) or _first_line(error)
+            raise Broken("meeting", f"not all ranks came to the store: {names}", missing) from None
+        for rank in everybody:
+            for key in facts:
+                if found[rank][key] != found[0][key]:
+                    text = f"{self._names[rank]} has {key} {found[rank][key]}, {self._names[0]} {found[0][key]}"
+                    raise Broken("different", text, [rank])
+        os.environ["GLOO_SOCKET_IFNAME"] = interface_of(self._address)
+        self._try(
+            lambda: dist.init_process_group(
+                "gloo", store=store, rank=self._rank, world_size=len(self._names), timeout=self._patience
+            )
+        )
+
+    def share(self, state: bytes) -> bytes:
+        """Return the first rank's state."""
+        buffer = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+        self._try(lambda: dist.broadcast(buffer, src=0))
+        return bytes(memoryview(buffer.numpy()))  # type: ignore[arg-type]
+
+    def wrap(self, module: nn.Module) -> None:
+        """Let the gradients of a module pass through the group."""
+        mean = SampleMean()
+
+        def wrapped() -> None:
+            # Buffers are each rank's own within a round: their broadcast would stand in front of each forward.
+            self._model = DistributedDataParallel(module, broadcast_buffers=False)
+            mean.attach(self._model)
+
+        self._try(wrapped)
+        self._mean = mean
+
+    def step(
+        self, x: torch.Tensor, y: torch.Tensor, own: int, total: int, after_forward: Callable[[], None],
+        after_backward: Callable[[], None],
+    ) -> tuple[float, float, float]:  # fmt: skip
+        """Leave the gradient of the mean over all ranks' samples; return seconds of forward, compute, exposed waiting.
+
+        `after_backward` is called when the last local gradient is there; what it raises ends the step.
+        """
+        model, mean = self._model, self._mean
+        assert model is not None
+        assert mean is not None
+        raised: list[BaseException] = []
+
+        def before_sync() -> bool:
+            try:
+                if not finite:
+                    raise ValueError("the loss is not finite; has training diverged? a smaller learning_rate may help")
+                after_backward()
+            except BaseException as error:  # it must not pass through C++: it is raised below
+                raised.append(error)
+            return not raised
+
+        mean.counts, mean.before_sync = (own, total), before_sync
+        begin_s = time.monotonic()
+        output = model(x)
+        after_forward()
+        forward_s = time.monotonic() - begin_s
+        loss = cross_entropy(output, y) if own else output.sum() * 0
+        finite = bool(torch.isfinite(loss))
+        self._try(loss.backward)
+        if raised:
+            raise raised[0]
+        return forward_s, mean.local_s - begin_s, max(0.0, mean.synced_s - mean.local_s)
+
+    def close(self) -> None:
+        """Let go of the group; neighbours that wait for this rank find out at once."""
+        self._model = self._mean = None
+        if dist.is_initialized():
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
+        self._store = None
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except RuntimeError as error:  # gloo knows no finer classes
+            raise Broken("collective", f"a collective failed: {_first_line(error)}") from None
+
+
+def address_towards(endpoint: str) -> str:
+    """Return this machine's address on the way to an endpoint "tcp://HOST:PORT", or to an address."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0] if "://" in endpoint else endpoint
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))  # of a datagram socket: it asks for the way and sends nothing
+            return str(probe.getsockname()[0])
+        except OSError as error:
+            raise Broken("route", f"there is no way to {host}: {error.strerror}") from None
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether what is sent there stays on this machine."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the interface that has an address. Raises Broken."""
+    if is_loopback(address):
+        address = "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                request = struct.pack("256s", name.encode()[:15])
+                if socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)[20:24]) == address:
+                    return name
+    raise Broken("interface", f"no interface has the address {address}")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__

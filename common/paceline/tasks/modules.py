@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task as a torch module in flat memory with its optimiser, for training that is synchronised at each step.
+
+Its state is what such training goes on from: model, optimiser memory and number of steps, as bytes in one layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from paceline.errors import CoreError, SettingsError
+from paceline.tasks import Buffer, Indices, Task, networks
+from paceline.tasks.flat import Flat, Optimiser, as_tensor
+from paceline.tasks.images import Images
+from paceline.tasks.mnist import CLASSES, Mnist, normalised
+
+_STEPS = struct.Struct("<Q")
+
+
+class Trainable:
+    """`flat` is the model, `optimiser` moves it; `state` and `load_state` are both."""
+
+    def __init__(self, task: Task) -> None:
+        """Raises SettingsError for a task whose model is no torch module."""
+        self._task = task
+        self.flat = Flat(_module(task))
+        if self.flat.manifest.nbytes != task.manifest.nbytes:
+            raise CoreError(f"the module has {self.flat.manifest.nbytes} bytes, the task {task.manifest.nbytes}")
+        options: Any = task.options  # type: ignore[attr-defined]
+        self.precision: str = getattr(options, "precision", "float32")
+        self.optimiser = Optimiser(options.optimizer, options.learning_rate, options.momentum, self.flat.weights)
+        self.has_batch_norm = len(self.flat.buffers) > 0
+        self.model_bytes = self.flat.manifest.nbytes
+        self._memory = self.optimiser.memory.view(torch.uint8).flatten()
+        self.state_bytes = self.model_bytes + len(self._memory) + _STEPS.size
+
+    def batch(self, indices: Indices, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs and labels of training samples; augmentation is keyed by the epoch and the sample."""
+        task = self._task
+        if isinstance(task, Images):
+            return task.batch(indices, epoch)
+        assert isinstance(task, Mnist)
+        which = np.asarray(indices, dtype=np.int64)
+        train = task.data.train
+        return normalised(train.images()[which]), torch.from_numpy(train.labels()[which].astype(np.int64))
+
+    def state(self) -> bytearray:
+        """Return model, optimiser memory and steps."""
+        out = bytearray(self.state_bytes)
+        view = memoryview(out)
+        self.flat.dump(view[: self.model_bytes])
+        view[self.model_bytes : -_STEPS.size] = memoryview(self._memory.numpy())  # type: ignore[arg-type]
+        _STEPS.pack_into(out, self.state_bytes - _STEPS.size, self.optimiser.steps)
+        return out
+
+    def load_state(self, state: Buffer) -> None:
+        """Go on from a state."""
+        view = memoryview(state).cast("B")
+        if len(view) != self.state_bytes:
+            raise CoreError(f"a state of {len(view)} bytes came; expected {self.state_bytes}")
+        self.flat.load(view[: self.model_bytes])
+        self._memory.copy_(as_tensor(view[self.model_bytes : -_STEPS.size]))
+        (self.optimiser.steps,) = _STEPS.unpack_from(view, self.state_bytes - _STEPS.size)
+
+    def initial_state(self) -> bytearray:
+        """Return the state before training."""
+        self.flat.load(self._task.initial())
+        self.optimiser.reset()
+        return self.state()
+
+
+def _module(task: Task) -> nn.Module:
+    if isinstance(task, Images):
+        return task.whole()
+    if isinstance(task, Mnist):
+        shape = (1, 1, task.widths[0])
+        return nn.Sequential(OrderedDict(networks.mlp(shape, CLASSES, task.options.hidden)))
+    raise SettingsError(
+        ["task.name: its model is no torch module; regime ddp needs one, for instance mnist or cifar10"]
+    )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an experiment of synchronised ranks to facts of one run, and what is wrong with it before anything starts."""
+
+from __future__ import annotations
+
+from paceline.errors import SettingsError
+from paceline.tasks import Task
+from paceline.tasks.modules import Trainable
+from paceline_host.ddp.steps import RankFacts
+from paceline_host.experiment import RunSettings
+
+
+def check(run: RunSettings, task: Task, boards: int) -> Trainable:
+    """Return the task as a module. Raises SettingsError with all that is wrong with the experiment."""
+    faults = []
+    if least(run) * boards > run.budget:
+        most = run.budget // (boards * run.min_batch)
+        faults.append(
+            f"run.steps = {run.steps}: a budget of {run.budget} samples does not give {boards} boards {run.min_batch} "
+            f"in each step; expected at most {most} steps"
+        )
+    if faults:
+        raise SettingsError(faults)
+    return Trainable(task)
+
+
+def least(run: RunSettings) -> int:
+    """Return the smallest share of a round that gives a rank its part of each step."""
+    return max(run.minimum, run.steps * run.min_batch)
+
+
+def facts(run: RunSettings) -> RankFacts:
+    """Return what a round is made of."""
+    options = {"steps": run.steps, "minimum": run.min_batch, "patience_s": run.patience_s,
+               "plain": run.allow_plain_collectives}  # fmt: skip
+    return RankFacts(run.steps, run.min_batch, options)
+
+
+def notes(trainable: Trainable) -> list[str]:
+    """Return what is to be said of a model before it is trained so."""
+    if not trainable.has_batch_norm:
+        return []
+    return [
+        'the model has BatchNorm: each rank normalises by its own batch, and batches are unequal; norm = "group" does '
+        "not depend on them"
+    ]

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The disk of a run of synchronised ranks: one commit closes a round, with its model's checkpoint and its state.
+
+What travels is the state (model, optimiser memory, steps), so a run that is taken up goes on with the same bits
+(DECISIONS 1); what is evaluated and checkpointed is the model at its beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.tasks import Task
+from paceline.tasks.modules import Trainable
+from paceline_host import checkpoint, records
+from paceline_host import steps as s
+from paceline_host.ddp.steps import CloseSteps, KeepState, StateKept, StateRefused
+from paceline_host.psl.store import read_state, write_state
+from paceline_host.recovery import Recovered
+from paceline_host.reducer import Refused
+from paceline_host.store import Job, Store, StoreEvent
+
+
+class RankStore(Store):
+    """See Store. `model` is the state."""
+
+    def __init__(
+        self, folder: Path, run: records.Run, boards: Sequence[records.Board], task: Task, clock: Callable[[], float],
+        wake: Callable[[], None], recovered: Recovered | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(folder, run, boards, task, clock, wake, recovered)
+        self._weights, self._weights_sha256 = self.model, self.model_sha256
+        if recovered is not None and recovered.epoch is not None:
+            self.model = read_state(folder, recovered.epoch.round, recovered.epoch.state_sha256)
+        else:
+            self.model = bytes(Trainable(task).initial_state())
+        self.model_sha256 = checkpoint.sha256(self.model)
+        self._kept: bytes | None = None
+        self._history: list[float] = []
+
+    def _slices(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, s.StoreSlices)
+        if action.first:
+            row = records.Round(action.slices[0].round, self._clock(), self._weights_sha256, job.allocate_s)
+            self._journal.add_plan(row, action.slices)
+        else:
+            self._journal.add_slices(action.slices)
+        return [s.SlicesStored(action.slices)]
+
+    def _keep(self, job: Job) -> list[StoreEvent]:
+        action, upload = job.action, job.upload
+        assert isinstance(action, KeepState)
+        assert upload is not None
+        digest = checkpoint.sha256(upload)
+        if digest != action.result.update_sha256:
+            return [StateRefused(action.board, action.lease, "the state does not match its hash")]
+        state = bytes(upload)
+        weights = memoryview(state)[: len(self._weights)]
+        verdict = self._reducer.verify(weights, self._weights, action.steps, self._history)
+        if isinstance(verdict, Refused):
+            return [StateRefused(action.board, action.lease, verdict.reason)]
+        self._history = [*self._history[-9:], verdict.norm_per_step]
+        self._kept, self._norm = state, verdict.norm_per_step
+        return [StateKept(action.board, action.lease, digest)]
+
+    def _close(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, CloseSteps)
+        assert self._kept is not None
+        self.model, self._kept = self._kept, None
+        self.model_sha256 = checkpoint.sha256(self.model)
+        self._weights = self.model[: len(self._weights)]
+        self._weights_sha256 = checkpoint.sha256(self._weights)
+        number = action.round
+        state_sha256 = write_state(self._folder, number, self.model, fsync=self._run.fsync)
+        checkpoint.save(
+            checkpoint.path(self._folder, number), self._task.manifest, self._weights,
+            {"round": str(number), "run": self._run.run_id}, fsync=self._run.fsync,
+        )  # fmt: skip
+        began_s = time.perf_counter()
+        quality = self._task.evaluate(self._weights)
+        evaluation_s = time.perf_counter() - began_s
+        rows = [(self._row(action, index, job.at_s), None) for index in range(len(action.parts))]
+        self._journal.add_contributions(rows)
+        self._journal.close_round(
+            number, closed_s=job.at_s, model_sha256=self._weights_sha256, evaluation_s=evaluation_s, loss=quality.loss,
+            accuracy=quality.accuracy, metric=quality.metric, flags=self._flags(number),
+        )  # fmt: skip
+        epoch = records.Epoch(number, action.steps, action.voided, 0, 0, 0, 0.0, "", state_sha256)
+        self._journal.add_epoch(epoch, [])
+        self._journal.add_rank_steps([(number, board, data) for board, data in sorted(action.figures.items())])
+        return [s.RoundDone(number, self.model_sha256)]
+
+    def _row(self, action: CloseSteps, index: int, at_s: float) -> records.Contribution:
+        part = action.parts[index]
+        result, commit = part.result, part.commit
+        known: dict[str, Any] = {"reason": "its account is with its last slice of the round, or it was lost"}
+        if result is not None and commit is not None:
+            known = {
+                "compute_us": result.compute_us, "compute_uj": commit.compute_uj, "compute_bound_uj": commit.bound_uj,
+                "energy_source": commit.energy_source, "energy_flags": commit.energy_flags,
+                "overruns": result.overruns, "late_us": result.late_us, "update_sha256": result.update_sha256,
+                "update_norm": self._norm,
+            }  # fmt: skip
+        return records.Contribution(
+            part.slice.round, part.slice.index, action.attempt, part.lease, part.board, "accepted", at_s,
+            samples=part.slice.samples, steps=part.steps, **known,
+        )  # fmt: skip
+
+    _JOBS: dict[type[object], Callable[[Any, Job], list[StoreEvent]]] = {
+        **Store._JOBS, s.StoreSlices: _slices, KeepState: _keep, CloseSteps: _close,
+    }  # fmt: skip
