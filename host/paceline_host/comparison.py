@@ -142,6 +142,7 @@ class Comparison:
         fleet = experiment.fleet
         self.profile = load_profile(fleet.profile) if fleet.kind == "local" else None
         names = self.profile.boards if self.profile is not None else read_boards(Path(fleet.keys) / "boards", [])
+        self.names = list(names)
         if not names:
             raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
         for policy in experiment.policies():

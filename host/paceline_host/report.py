@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline_host.ddp.figures import RankFigures
 from paceline_host.figures import RunFigures, SplitFigures, figures
 from paceline_host.journal import JOURNAL
 from paceline_host.records import PARTS
@@ -134,13 +135,15 @@ def wanted(report: Report, name: str) -> bool:
     if name.lstrip().startswith("against"):
         return any(report.change(run) is not None for run in report.runs)
     if name.lstrip().startswith("closed form"):
-        return any(run.run.declared and run.split is None for run in report.runs)
+        return any(run.run.declared and run.run.regime == "pma" for run in report.runs)
     if name.startswith("controller"):
         return any(run.split is None for run in report.runs)
     if name in SPLIT_ROWS:
         return any(run.split is not None for run in report.runs)
     if name.lstrip().startswith(("instrument", "sampling")):
         return any(run.joules.label not in ("modelled", "unknown") for run in report.runs)
+    if name in RANK_ROWS:
+        return any(run.ranks is not None for run in report.runs)
     return True
 
 
@@ -203,6 +206,13 @@ def _split(figure: Callable[[SplitFigures], str]) -> Callable[[Report, RunFigure
     return cell
 
 
+def _ranks(figure: Callable[[RankFigures], str]) -> Callable[[Report, RunFigures], str]:
+    def cell(report: Report, run: RunFigures) -> str:
+        return UNKNOWN if run.ranks is None else figure(run.ranks)
+
+    return cell
+
+
 def _amount(nbytes: float) -> str:
     return f"{nbytes / 1e6:,.1f} MB"
 
@@ -228,6 +238,11 @@ ROWS: list[tuple[str, Callable[[Report, RunFigures], str]]] = [
     ("  sampling, 95 %", lambda _, run: _either_way(run.joules.sampling_j, run)),
     ("  joules are", lambda _, run: run.joules.label),
     ("CV of compute times, median of rounds >= 2", lambda _, run: _percent(run.compute_cv)),
+    ("CV of forward times of a step", _ranks(lambda ranks: _percent(ranks.forward_step_cv))),
+    ("CV of forward times of a round", _ranks(lambda ranks: _percent(ranks.forward_round_cv))),
+    ("slowest rank of each step, ideal is 1", _ranks(lambda r: UNKNOWN if r.slowest is None else f"{r.slowest:.3f}")),
+    ("waiting in collectives, a rank and round", _ranks(lambda ranks: _seconds(ranks.exposed_s))),
+    ("drift found at rounds' begins", _ranks(lambda ranks: f"{ranks.drift:.1g}")),
     ("accuracy at the end", _accuracy),
     ("loss at the end", _loss),
     ("controller, share of the rounds' time", lambda _, run: _percent(run.controller_fraction, 4)),
@@ -242,6 +257,7 @@ ROWS: list[tuple[str, Callable[[Report, RunFigures], str]]] = [
 ]
 
 
+RANK_ROWS = {name for name, _ in ROWS if name.startswith(("CV of forward", "slowest", "waiting in", "drift"))}
 SPLIT_ROWS = {name for name, _ in ROWS if name.startswith(("steps an", "samples a", "label dev", "tensors", "host's"))}
 
 
@@ -282,6 +298,8 @@ def notes(report: Report) -> list[str]:
                 "compute joules; the total holds"
             )
         found += [f"{name}: readings of {board}: {', '.join(said)}" for board, said in run.joules.flags.items()]
+        if run.ranks is not None and run.ranks.voided:
+            found.append(f"{name}: {run.ranks.voided} groups ended before their round; their steps in flight were void")
         if run.voided:
             found.append(
                 f"{name}: {run.voided} leases ended without a counted result; their samples were dealt out again"

@@ -65,7 +65,8 @@ class Trainable:
         if len(view) != self.state_bytes:
             raise CoreError(f"a state of {len(view)} bytes came; expected {self.state_bytes}")
         self.flat.load(view[: self.model_bytes])
-        self._memory.copy_(as_tensor(view[self.model_bytes : -_STEPS.size]))
+        if len(self._memory):
+            self._memory.copy_(as_tensor(view[self.model_bytes : -_STEPS.size]))
         (self.optimiser.steps,) = _STEPS.unpack_from(view, self.state_bytes - _STEPS.size)
 
     def initial_state(self) -> bytearray:
@@ -84,3 +85,20 @@ def _module(task: Task) -> nn.Module:
     raise SettingsError(
         ["task.name: its model is no torch module; regime ddp needs one, for instance mnist or cifar10"]
     )
+
+
+def step_of(trainable: Trainable, indices: Indices, moved: Buffer) -> tuple[float, float]:
+    """Compare a model that moved from the initial one by its gradient with the gradient of the mean over samples.
+
+    Returns the largest difference of a component, and the largest component.
+    """
+    flat = trainable.flat
+    flat.load(moved)
+    theirs = flat.weights.clone()
+    trainable.initial_state()
+    theirs = flat.weights - theirs
+    x, y = trainable.batch(indices, 0)
+    flat.gradient.zero_()
+    loss = torch.nn.functional.cross_entropy(flat.module(x), y)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
+    return float((theirs - flat.gradient).abs().max()), float(flat.gradient.abs().max())

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`paceline verify ddp`: one step over the fleet, compared with what one process makes of the same samples.
+
+With plain gradient descent at rate 1 the weights move by the gradient, so the whole way is tried as runs use it: the
+schedule, the group, the hook. Shares are unequal on purpose, since equal ones hide the mean of means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paceline import allocate, permutation
+from paceline.errors import RunError, SettingsError
+from paceline.policies import Policy, policy
+from paceline.talk import Talk
+from paceline.tasks import Task
+from paceline.tasks.modules import Trainable, step_of
+from paceline_host import checkpoint, planner
+from paceline_host.comparison import Comparison, Watcher, folder_name, new_folder
+from paceline_host.embedded import run_embedded
+from paceline_host.experiment import Experiment
+
+POLICY = "equal"
+# Of the largest component of the gradient. float32: the weights' own rounding is larger than the gradient's.
+ALLOWED = {"float64": 1e-10, "float32": 1e-3}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a step over the fleet and one alone differ by."""
+
+    precision: str
+    largest: float  # of any component
+    gradient: float  # the largest component
+    samples: int
+    shares: tuple[int, ...]
+
+    @property
+    def ok(self) -> bool:
+        """The scaling is right."""
+        return self.largest <= ALLOWED[self.precision] * self.gradient
+
+
+class Ramp:
+    """Shares in proportion to 1, 2, 3, ...: no two alike, where the budget allows."""
+
+    def __init__(self, budget: int, minimum: int) -> None:
+        self._budget, self._minimum = budget, minimum
+        self.shares: list[int] = []
+
+    def plan(self, present: Sequence[int]) -> list[int]:
+        """Return the shares of the present boards."""
+        costs = [1.0 / (i + 1) for i in range(len(present))]
+        self.shares = allocate(costs, self._budget, minimum=self._minimum)
+        return self.shares
+
+    def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        """Learn nothing."""
+
+    def seconds_per_sample(self, board: int) -> float | None:
+        """Return None: nothing is measured."""
+        return None
+
+
+class OneStep(Comparison):
+    """A comparison of one run, one round and one step, with shares in a ramp."""
+
+    ramp: Ramp
+
+    @property
+    def task(self) -> Task:
+        """The task that is trained."""
+        return self._task
+
+    def _planner(self, policy: Policy, boards: int, replayed: Path | None) -> planner.Planner:
+        self.ramp = Ramp(self.experiment.run.budget, self.experiment.run.min_batch)
+        return self.ramp
+
+
+def variant(experiment: Experiment, precision: str, boards: int) -> Experiment:
+    """Return an experiment's one step whose weights move by the gradient. Raises SettingsError."""
+    run = experiment.run
+    if run.regime != "ddp":
+        raise SettingsError([f'run.regime = "{run.regime}": expected "ddp"; only its ranks exchange gradients'])
+    batch = max(-(-run.budget // run.steps), boards * (boards + 1) // 2)
+    task = {**experiment.task, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0, "precision": precision}
+    return replace(
+        experiment, task=task,
+        run=replace(
+            run, rounds=1, steps=1, budget=batch, policies=(POLICY,), minimum=1, min_batch=max(1, run.min_batch)
+        ),
+    )  # fmt: skip
+
+
+def verify(experiment: Experiment, precision: str, runs_dir: Path, talk: Talk) -> Difference:
+    """Run one step over the fleet and compare. Raises PacelineError."""
+    watcher = Watcher(talk.info, lambda name, machine, now_s: None, lambda folder, outcome: None)
+    boards = len(OneStep(variant(experiment, precision, 1), watcher).names)
+    comparison = OneStep(variant(experiment, precision, boards), watcher)
+    folder = new_folder(runs_dir, "verify")
+    if not run_embedded(comparison, folder, talk):
+        raise RunError("the step over the fleet did not end well, as was said above; nothing can be compared")
+    moved, _ = checkpoint.load(
+        checkpoint.path(folder / folder_name(policy(POLICY)), 1), comparison.task.manifest
+    )  # fmt: skip
+    return compare(comparison.task, moved, comparison.experiment.run.seed, comparison.experiment.run.budget,
+                   precision, comparison.ramp.shares)  # fmt: skip
+
+
+def compare(
+    task: Task, moved: bytes, seed: int, samples: int, precision: str, shares: Sequence[int]
+) -> Difference:  # fmt: skip
+    """Compare the model that a step over the fleet left with one process's step on the union batch."""
+    trainable = Trainable(task)
+    indices = permutation(seed, 0, task.samples)[:samples]
+    largest, gradient = step_of(trainable, indices, moved)
+    return Difference(precision, largest, gradient, samples, tuple(shares))
