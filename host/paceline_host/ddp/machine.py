@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from paceline import allocate
 from paceline.errors import CoreError, RemoteProtocolError
 from paceline.transfer import Receiver, Sender
+from paceline.uneven import FEW
 from paceline.wire import (
     INLINE_BYTES,
     TENSORS_FROM_AGENT,
@@ -92,6 +93,7 @@ class RankMachine(Muster):
         self._order: list[int] = []  # boards of the present group by rank
         self.stage = ""
         self.generation = 0
+        self._warned = False
         self._idle = 0  # generations in a row that have counted nothing
         self._voids = self._refusals = 0
         self._group_due_s = float("inf")
@@ -214,7 +216,8 @@ class RankMachine(Muster):
         """Whole samples cost time where a rank gets few of them in a step (DECISIONS 18)."""
         shares = self._plan_of().shares
         few = min(shares, key=lambda board: shares[board])
-        if shares[few] < 5 * self.ranks.steps and self.round == 1:
+        if shares[few] < FEW * self.ranks.steps and not self._warned:
+            self._warned = True
             text = f"{self.boards[few].name} gets {shares[few] / self.ranks.steps:.1f} samples a step"
             why = "below 5, rounding to whole samples costs 7 % and more; fewer run.steps would help"
             self._out.append(s.Note("few", f"{text}: {why}"))
@@ -269,10 +272,11 @@ class RankMachine(Muster):
         assert sender is not None
         for piece in sender.pieces():
             self._send(index, Chunk(board.session.nonce, member.hold.number, piece[0]), piece)
-        if sender.done and not member.is_called:  # what follows arrives behind it
+        if sender.done:  # the last pieces are not acknowledged
             member.hold.stalls_s = float("inf")
-            member.is_called = True
-            self._call_one(index, now_s)
+            if not member.is_called:  # what follows arrives behind them
+                member.is_called = True
+                self._call_one(index, now_s)
 
     # A group --------------------------------------------------------------------------------------------------------
 

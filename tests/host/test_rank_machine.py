@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine of synchronised ranks with real agent machines, under a virtual clock: what holds with ranks lost
+anywhere.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.fakes import FakeBoard, World
+from tests.rank_world import FakeRank, RankWorld, check_rounds
+
+
+def started(world: RankWorld) -> RankWorld:
+    for board in world.boards:
+        board.start()
+    return world
+
+
+def rank(world: RankWorld, index: int) -> FakeRank:
+    board = world.boards[index]
+    assert isinstance(board, FakeRank)
+    return board
+
+
+@pytest.mark.parametrize("model_bytes", [64, 100_000], ids=["inline", "in-chunks"])
+def test_rounds_use_each_place_once_in_its_own_step(model_bytes: int) -> None:
+    world = started(RankWorld(model_bytes=model_bytes))
+    finish = world.run()
+    assert finish.ok, finish.reason
+    check_rounds(world)
+    assert len(world.journal.closed) == 2
+    assert all(part.result is not None for closed in world.journal.closed for part in closed.parts)
+    assert not world.peers.dropped
+    assert not world.journal.losses
+    assert not world.journal.said("drift")
+    assert len(world.journal.energies) >= 6
+    assert [row[3] for row in world.planner.observed] == [8] * 6  # type: ignore[attr-defined]
+
+
+def test_the_base_travels_to_one_board_and_only_once() -> None:
+    world = started(RankWorld())
+    chunks = 0
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        nonlocal chunks
+        chunks += when == "before" and who == "board" and kind == "chunk"
+        return True
+
+    world.hook = hook
+    assert world.run().ok
+    assert chunks == 4  # of 100,000 bytes, in the first round
+
+
+def test_one_rank_alone_trains() -> None:
+    world = started(RankWorld(boards=1))
+    assert world.run().ok
+    check_rounds(world)
+
+
+class Killer:
+    """Loses a board at the n-th message, and lets it come back some time later (0: never)."""
+
+    def __init__(self, at: int, board: int, back_s: float) -> None:
+        self.at, self.board, self.back_s = at, board, back_s
+        self.seen = 0
+        self.where = ""
+
+    def __call__(self, world: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        if when == "before" and kind not in ("ping", "pong"):
+            self.seen += 1
+            victim = world.boards[self.board]
+            if self.seen == self.at and victim.alive:
+                self.where = f"{kind} to {who}"
+                world.lose(victim)
+                if self.back_s:
+                    world.at(self.back_s, victim.start)
+                return victim is not board
+        return True
+
+
+def messages() -> int:
+    """Return how many messages an undisturbed run takes."""
+    world = started(RankWorld())
+    world.hook = killer = Killer(-1, 0, 0.0)
+    assert world.run().ok
+    return killer.seen
+
+
+COUNT = messages()
+
+
+@pytest.mark.parametrize("board", [0, 1])
+@pytest.mark.parametrize("notices", [True, False], ids=["seen-to-end", "silent"])
+@pytest.mark.parametrize("back_s", [0.0, 0.5, 40.0], ids=["for-good", "back-soon", "back-late"])
+def test_a_rank_lost_at_any_message_makes_no_wrong_step_and_no_hang(notices: bool, back_s: float, board: int) -> None:
+    lost = 0
+    for at in range(1, COUNT + 1):
+        world = started(RankWorld(notices=notices))
+        world.hook = killer = Killer(at, board, back_s)
+        finish = world.run()
+        assert finish.ok, f"{killer.where} ({at}): {finish.reason}"
+        check_rounds(world)
+        assert len(world.journal.closed) == 2
+        lost += bool(world.journal.losses)
+    assert lost > COUNT // 3  # else the kills hit nothing
+
+
+@pytest.mark.parametrize("at_s", [round(0.1 * n, 1) for n in range(1, 60, 2)])
+def test_a_rank_lost_at_any_time_leaves_the_counted_steps_counted(at_s: float) -> None:
+    world = started(RankWorld(paces_s=(1.0, 1.3, 0.7)))
+    world.at(2.0 + at_s, lambda: world.lose(world.boards[2]))
+    assert world.run().ok
+    check_rounds(world)
+    assert any(part.board == 2 for part in world.journal.closed[0].parts) or at_s < 2
+
+
+def test_what_no_step_has_counted_goes_to_the_others_by_their_pace() -> None:
+    world = started(RankWorld(rounds=2, budget=60, paces_s=(0.1, 0.4, 0.1)))
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        if when == "before" and kind == "tensor/schedule" and len(world.journal.closed) == 1 and world.boards[2].alive:
+            world.at(0.3, lambda: world.lose(world.boards[2]))
+        return True
+
+    world.hook = hook
+    assert world.run().ok
+    check_rounds(world)
+    given = {0: 0, 1: 0}
+    for part in world.journal.closed[1].parts:
+        if part.board in given:
+            given[part.board] += part.slice.samples
+    assert given[0] > given[1]
+
+
+def test_a_trainer_that_dies_costs_its_rank_the_round_only() -> None:
+    world = started(RankWorld(paces_s=(0.5, 0.5, 0.5)))
+    world.at(0.5, lambda: world.boards[1].kill_trainer())
+    assert world.run().ok
+    check_rounds(world)
+    assert world.journal.said("failed")
+    assert {part.board for part in world.journal.closed[1].parts} == {0, 1, 2}
+
+
+def test_all_ranks_lost_and_one_back_begins_the_round_anew() -> None:
+    world = started(RankWorld(rounds=1))
+    seen = False
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        nonlocal seen
+        if when == "before" and kind == "tensor/schedule" and who == "board" and board.index == 2 and not seen:
+            seen = True
+            for one in world.boards:
+                world.lose(one)
+            world.at(5.0, world.boards[1].start)
+            return False
+        return True
+
+    world.hook = hook
+    assert world.run().ok
+    check_rounds(world)
+    assert world.journal.said("alone")
+    assert {part.board for part in world.journal.closed[0].parts} == {1}
+
+
+def test_no_rank_back_ends_the_run_with_the_reason() -> None:
+    world = started(RankWorld(rounds=1))
+    world.at(0.4, lambda: [world.lose(one) for one in world.boards] and None)
+    finish = world.run()
+    assert not finish.ok
+    assert "no board came back within 30 s" in finish.reason
+
+
+def test_a_rank_of_another_torch_is_barred_by_name_and_the_others_train() -> None:
+    world = RankWorld()
+    rank(world, 1).dtype = "float64"
+    assert started(world).run().ok
+    check_rounds(world)
+    assert any("has dtype float64, board-0 float32" in text for text in world.journal.said("rejected"))
+    assert world.journal.said("barred")
+
+
+def test_a_rank_that_cannot_reach_the_store_is_left_out_by_name() -> None:
+    world = RankWorld()
+    rank(world, 2).fault = "cannot reach the store of board-0 at 10.0.0.1:4711: No route to host"
+    assert started(world).run().ok
+    check_rounds(world)
+    assert any("No route to host" in text for text in world.journal.said("rejected"))
+
+
+def test_a_rank_that_is_stuck_loses_its_lease_and_comes_back_in_the_next_round() -> None:
+    world = started(RankWorld())
+    stuck = world.boards[1]
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        early = not world.journal.closed
+        return not (early and when == "before" and board is stuck and kind.startswith("tensor") and who == "board")
+
+    world.hook = hook  # nothing of the round reaches it, its pings go on
+    assert world.run().ok
+    check_rounds(world)
+    assert any("no sign of where it is came in time" in text for text in world.journal.said("rejected"))
+    assert {part.board for part in world.journal.closed[1].parts} == {0, 1, 2}
+
+
+def test_a_rank_that_stops_inside_a_step_is_found_by_the_others_watchdog() -> None:
+    world = started(RankWorld(rounds=1, paces_s=(1.0, 1.0, 1.0)))
+    stuck = rank(world, 1)
+    world.at(0.6, lambda: setattr(stuck, "stuck", True))
+    assert world.run().ok
+    check_rounds(world)
+    assert world.journal.said("broken")
+    assert any("board-1: no sign of where it is" in text for text in world.journal.said("rejected"))
+
+
+def test_groups_that_never_step_end_the_run_with_the_last_reason() -> None:
+    world = RankWorld(boards=1)
+    rank(world, 0).fault = "no interface has the address 10.0.0.0"
+    finish = started(world).run()
+    assert not finish.ok
+    assert "groups in a row did no step" in finish.reason
+    assert "no interface" in finish.reason
+
+
+def test_a_state_that_is_not_finite_voids_the_round_and_three_times_ends_the_run() -> None:
+    world = started(RankWorld())
+    world.store.refuse = 1  # type: ignore[attr-defined]
+    assert world.run().ok
+    check_rounds(world)
+    assert any("is void" in text for text in world.journal.said("rejected"))
+    world = started(RankWorld())
+    world.store.refuse = 3  # type: ignore[attr-defined]
+    finish = world.run()
+    assert not finish.ok
+    assert "has training diverged" in finish.reason
+
+
+@pytest.mark.parametrize("boards", [1, 3])
+def test_a_host_started_again_begins_the_open_round_anew_with_the_same_state(boards: int) -> None:
+    for at in range(3, 60, 4):
+        world = started(RankWorld(boards=boards))
+        seen = 0
+
+        def hook(
+            world_: World, when: str, who: str, kind: str, board: FakeBoard, world: RankWorld = world, at: int = at
+        ) -> bool:
+            nonlocal seen
+            seen += when == "before" and kind not in ("ping", "pong", "chunk", "credit")
+            if seen == at:
+                seen += 1
+                world.restart_host()
+                return False
+            return True
+
+        world.hook = hook
+        finish = world.run()
+        assert finish.ok, finish.reason
+        check_rounds(world)
+        assert len(world.journal.states) == 2

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synchronised ranks for real: processes, sockets, gloo, a small set of pictures. What they train is what one process
+would train on the union of their batches, whoever is slow, killed or stopped on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.core import permutation
+from paceline.data.idx import write_idx
+from paceline.data.sources import FILES
+from paceline.tasks import make
+from paceline.uneven import Deal
+from paceline_host import checkpoint
+from paceline_host.ledger import Ledger
+from paceline_host.report import load_report, render
+
+from .fleet_tools import Bench, Declared
+from .test_resume import KILLED, mortal
+
+PLANTED = Path(__file__).parent / "planted"
+BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
+TRAIN, TEST, STEPS, ROUNDS, BUDGET = 90, 20, 5, 2, 60
+TASK = {"name": "mnist", "model": "cnn", "precision": "float64", "learning_rate": 0.1, "momentum": 0.9}
+RUN = {"regime": "ddp", "rounds": ROUNDS, "policies": ["equal"], "seed": 3, "budget": BUDGET, "steps": STEPS}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write pictures of 8 x 8 pixels in ten classes; return their folder."""
+    folder, source = tmp_path_factory.mktemp("pictures"), np.random.default_rng(1)
+    shapes = source.integers(0, 200, (10, 8, 8))
+    for (images, labels), count in zip((FILES[:2], FILES[2:]), (TRAIN, TEST), strict=True):
+        classes = np.arange(count) % 10
+        noisy = shapes[classes] + source.integers(0, 56, (count, 8, 8))
+        write_idx(folder / images, (count, 8, 8), noisy.astype(np.uint8).tobytes())
+        write_idx(folder / labels, (count,), classes.astype(np.uint8).tobytes())
+    return folder
+
+
+def experiment(
+    bench: Bench, pictures: Path, run: Mapping[str, object] | None = None, *,
+    task: Mapping[str, object] | None = None, boards: Mapping[str, Declared] = BOARDS,
+) -> Path:  # fmt: skip
+    """Write an experiment of synchronised ranks."""
+    return bench.experiment(
+        "exp", {**RUN, **(run or {})}, task={**TASK, **(task or {})}, more=f'[data]\nfolder = "{pictures}"',
+        fleet={"kind": "local", "profile": bench.profile(boards)},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def alone(pictures: Path) -> list[np.ndarray[Any, Any]]:
+    """Train as one process would: the union batches, one mean loss. Return the weights after each round."""
+    import torch
+
+    from paceline.tasks.modules import Trainable
+
+    task = make("mnist", {key: value for key, value in TASK.items() if key != "name"}, 3, pictures)
+    trainable = Trainable(task)
+    trainable.initial_state()
+    deal = Deal([BUDGET], STEPS)
+    left = []
+    for number in range(ROUNDS):
+        for step in range(STEPS):
+            places = [number * BUDGET + place for place in deal.places(step, 0)]
+            indices = [permutation(3, p // TRAIN, TRAIN)[p % TRAIN] for p in places]
+            x, y = trainable.batch(indices, 0)
+            trainable.flat.gradient.zero_()
+            torch.nn.functional.cross_entropy(trainable.flat.module(x), y).backward()  # type: ignore[no-untyped-call]
+            trainable.optimiser.step(trainable.flat.gradient)
+        left.append(np.frombuffer(bytes(trainable.state())[: trainable.model_bytes], np.float64))
+    return left
+
+
+def models(folder: Path, pictures: Path) -> list[np.ndarray[Any, Any]]:
+    """Return the weights after each round, after checking the ledger's laws."""
+    task = make("mnist", {key: value for key, value in TASK.items() if key != "name"}, 3, pictures)
+    with Ledger(folder) as ledger:
+        proof = ledger.verify()
+        assert proof.ok, proof.faults
+        assert proof.samples == ROUNDS * BUDGET
+        assert ledger.run.ended is not None
+        assert ledger.run.ended["ok"], ledger.run.ended
+        counted = [ledger.counted(row.round) for row in ledger.rounds()]
+        assert all(set(one.values()) == {1} for one in counted)
+    return [
+        np.frombuffer(checkpoint.load(checkpoint.path(folder, n + 1), task.manifest)[0], np.float64)
+        for n in range(ROUNDS)
+    ]
+
+
+def same(found: list[np.ndarray[Any, Any]], expected: list[np.ndarray[Any, Any]]) -> bool:
+    return all(float(np.abs(a - b).max()) < 1e-12 for a, b in zip(found, expected, strict=True))
+
+
+def test_any_policy_trains_what_one_process_would(
+    tmp_path: Path, pictures: Path, alone: list[np.ndarray[Any, Any]]
+) -> None:
+    with Bench(tmp_path) as bench:
+        host = bench.host(experiment(bench, pictures, {"policies": ["equal", "time", "ema-batch"]}))
+        assert host.ends() == 0, host.err
+        folder = bench.folder / "runs" / "exp-001"
+        for policy in ("equal", "time", "ema-batch"):
+            assert same(models(folder / policy, pictures), alone), policy
+        text = render(load_report(folder))
+        for row in ("CV of forward times of a step", "slowest rank of each step", "drift found at rounds' begins"):
+            assert row in text
+        ranks = load_report(folder).runs[0].ranks
+        assert ranks is not None
+        assert ranks.steps == STEPS
+        assert ranks.drift == 0
+        assert ranks.forward_step_cv is not None
+
+
+def in_a_step(bench: Bench, host: Any) -> int:
+    """Wait until ranks step; return the process of the slow board's trainer."""
+    bench.watch("exp-001/equal", "a plan", lambda ledger: ledger.slices(1), host)
+    pids: dict[str, int] = {}
+
+    def ready(ledger: Ledger) -> bool:
+        pids.update({b.name: b.trainer_pid for b in ledger.boards() if b.trainer_pid is not None})
+        return len(pids) == len(BOARDS)
+
+    bench.watch("exp-001/equal", "trainers", ready, host)
+    return pids["slow"]
+
+
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGKILL, "trainer"), (signal.SIGSTOP, "sign of where it is")])
+def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
+    tmp_path: Path, pictures: Path, alone: list[np.ndarray[Any, Any]], number: int, said: str
+) -> None:
+    with Bench(tmp_path) as bench:
+        slow = {"reference_seconds_per_sample": 6.0}  # a step of the slow board takes a quarter of a second
+        host = bench.host(experiment(bench, pictures, {"patience_s": 2.0}, task=slow))
+        pid = in_a_step(bench, host)
+        try:
+            host.says("gets")  # the warning of few samples comes with the first step
+            os.kill(pid, number)
+            assert host.ends() == 0, host.err
+        finally:
+            if number == signal.SIGSTOP:
+                os.kill(pid, signal.SIGKILL)
+        assert said in host.err
+        folder = bench.folder / "runs" / "exp-001" / "equal"
+        assert same(models(folder, pictures), alone)
+        with Ledger(folder) as ledger:
+            assert any(c.verdict != "accepted" for c in ledger.contributions())
+
+
+def test_a_host_killed_in_a_round_comes_to_the_same_bits(tmp_path: Path, pictures: Path) -> None:
+    with Bench(tmp_path) as bench:
+        file = experiment(bench, pictures)
+        listed = bench.folder / "points"
+        assert mortal(bench, "LIST", listed, "run", file, "--runs-dir", bench.folder / "runs") == 0
+        whole = models(bench.folder / "runs" / "exp-001" / "equal", pictures)
+        points = [p for p in listed.read_text("utf-8").split() if "tensor" in p or "commit" in p]
+        assert len(points) > 10
+        point = points[2 * len(points) // 3]
+        hit = bench.folder / "hit"
+        assert mortal(bench, point, hit, "run", file, "--runs-dir", bench.folder / "again") == KILLED
+        folder = bench.folder / "again" / "exp-001"
+        resumed = bench.start("resume", "paceline", "resume", folder)
+        assert resumed.ends() == 0, resumed.err
+        again = models(folder / "equal", pictures)
+        assert all((a == b).all() for a, b in zip(again, whole, strict=True))
+
+
+def test_verify_finds_the_right_scaling_right_and_a_wrong_one_wrong(
+    tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Bench(tmp_path) as bench:
+        boards = {name: BOARDS[name] for name in ("fast", "slow")}
+        file = experiment(bench, pictures, boards=boards)
+        right = bench.call("paceline", "verify", "ddp", file, "--json")
+        assert right.ends() == 0, right.err
+        rows = json.loads(right.out)["differences"]
+        assert [row["precision"] for row in rows] == ["float64", "float32"]
+        assert rows[0]["largest"] < 1e-14
+        assert rows[0]["shares"][0] != rows[0]["shares"][1]
+        monkeypatch.setenv("PYTHONPATH", str(PLANTED))  # there each rank's mean counts alike
+        wrong = bench.call("paceline", "verify", "ddp", file)
+        assert wrong.ends() == 9
+        assert "float64" in wrong.out
+        assert "WRONG" in wrong.out
+
+
+@pytest.mark.parametrize(
+    ("run", "task", "said"),
+    [
+        ({"steps": 30}, {}, "expected at most 20 steps"),
+        ({"steps": 0}, {}, "run.steps is missing"),
+        ({}, {"name": "linear"}, "its model is no torch module"),
+        ({"regime": "pma"}, {}, "only regime ddp has such steps"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_starts(
+    tmp_path: Path, pictures: Path, run: dict[str, object], task: dict[str, object], said: str
+) -> None:
+    with Bench(tmp_path) as bench:
+        options = {"name": "linear"} if task else TASK
+        file = bench.experiment(
+            "exp", {**RUN, **run}, task=options, more=f'[data]\nfolder = "{pictures}"',
+            fleet={"kind": "local", "profile": bench.profile(BOARDS)},
+        )  # fmt: skip
+        text = file.read_text("utf-8")
+        if task:
+            file.write_text(text.replace("batch = 8\n", ""), "utf-8")
+        host = bench.host(file)
+        assert host.ends() == 3
+        assert said in host.err
