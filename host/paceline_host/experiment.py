@@ -146,7 +146,7 @@ def effective(experiment: Experiment) -> dict[str, Any]:
 def _regime_faults(sheet: Sheet, names: Sequence[object]) -> Iterator[str]:
     """Yield what does not go with the regime: policies divide samples, methods of split learning divide batches."""
     if not isinstance(sheet.at(("run",)), dict):
-        return
+        return  # it is told that it is none
     regime = sheet.at(("run", "regime")) or "pma"
     is_split = regime == "psl"
     steps = sheet.at(("run", "steps"))

@@ -38,7 +38,7 @@ def test_the_table_holds_each_under_its_own_name() -> None:
     [
         ("low_energy", "unknown policy 'low_energy'; did you mean low-energy"),
         ("tiem", "did you mean time"),
-        ("fastest", "known: equal, static, time, low-energy, balanced, high-energy, energy, w_energy:X"),
+        ("fastest", "known: equal, static, ema-batch, time, low-energy, balanced, high-energy, energy, w_energy:X"),
         ("w_energy:1.5", "the weight is no number from 0 to 1"),
         ("w_energy:nan", "the weight is no number from 0 to 1"),
         ("w_energy:lots", "the weight is no number from 0 to 1; for instance w_energy:0.3"),

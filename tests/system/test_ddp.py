@@ -194,6 +194,16 @@ def test_verify_finds_the_right_scaling_right_and_a_wrong_one_wrong(
         assert "WRONG" in wrong.out
 
 
+def test_training_that_diverges_ends_with_the_reason(tmp_path: Path, pictures: Path) -> None:
+    with Bench(tmp_path) as bench:
+        deep = {"model": "mlp", "hidden": [32] * 4, "learning_rate": 100.0, "precision": "float32"}
+        file = experiment(bench, pictures, {"rounds": 20}, task=deep)
+        host = bench.host(file)
+        assert host.ends() == 9, host.err
+        assert "has training diverged? a smaller learning_rate may help" in host.err
+        assert "no board may go on" in host.err
+
+
 @pytest.mark.parametrize(
     ("run", "task", "said"),
     [

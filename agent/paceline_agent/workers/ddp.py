@@ -18,14 +18,13 @@ from typing import Annotated, Any
 import torch
 
 from paceline.core import permutation
-from paceline.errors import DataError
 from paceline.settings import Bounds, load_table
 from paceline.tasks import Task
 from paceline.tasks.modules import Trainable
 from paceline.uneven import Deal
 from paceline_agent.channel import Input, Work
 from paceline_agent.workers import StepClock
-from paceline_agent.workers.group import Broken, Group, address_towards, is_loopback
+from paceline_agent.workers.group import Broken, Group, address_towards, need_consent
 from paceline_agent.workers.psl import BACKWARD, FORWARD
 
 FIGURES = struct.Struct("<dI")  # drift found at the last broadcast, steps; then 3 numbers a step, microseconds
@@ -127,11 +126,7 @@ class DdpWorker:
     def _join(self, given: Input, plan: Mapping[str, Any]) -> None:
         """Form the group; the first rank's state becomes everybody's."""
         address = address_towards(plan["toward"] or self._clock.host)
-        if not (self._settings.plain or is_loopback(address)):
-            raise DataError(
-                f"collectives would travel in plain text over {address}; set run.allow_plain_collectives = true on a "
-                "network that you trust"
-            )
+        need_consent(address, self._settings.plain)
         trainable = self._trainable
         group = self._group = Group(plan["rank"], plan["names"], address, self._settings.patience_s)
         if plan["rank"] == 0:

@@ -26,6 +26,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is pu
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline.errors import DataError
 from paceline.torch.gradients import SampleMean
 
 SIOCGIFADDR = 0x8915
@@ -183,6 +184,15 @@ def address_towards(endpoint: str) -> str:
 def is_loopback(address: str) -> bool:
     """Tell whether what is sent there stays on this machine."""
     return ipaddress.ip_address(address).is_loopback
+
+
+def need_consent(address: str, given: bool) -> None:
+    """Raise DataError where collectives would leave this machine in plain text and nobody has agreed to that."""
+    if not (given or is_loopback(address)):
+        raise DataError(
+            f"collectives would travel in plain text over {address}; set run.allow_plain_collectives = true on a "
+            "network that you trust"
+        )
 
 
 def interface_of(address: str) -> str:

@@ -90,20 +90,27 @@ class SampleMean:
             self.local_s = time.monotonic()
         if not wanted:
             self.synced_s = self.local_s
-            local: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-            local.set_result(buffer)
-            return local
+            return _completed(buffer)
         work = dist.all_reduce(buffer, op=dist.ReduceOp.SUM, group=self._group, async_op=True)
         assert work is not None
-
-        def finish(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-            (summed,) = future.value()
-            if last:
-                self.synced_s = time.monotonic()
+        if not last:
+            summed: torch.futures.Future[torch.Tensor] = work.get_future().then(_the_one)
             return summed
+        # Nothing is left to be computed meanwhile, and a callback, which gloo's thread would run, costs more than this.
+        work.wait()
+        self.synced_s = time.monotonic()
+        return _completed(buffer)
 
-        synced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
-        return synced
+
+def _the_one(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+    (summed,) = future.value()
+    return summed
+
+
+def _completed(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(buffer)
+    return future
 
 
 def _reduce(state: SampleMean, bucket: Any) -> Any:
