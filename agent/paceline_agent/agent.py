@@ -132,7 +132,7 @@ class Agent:
             elif isinstance(message, channel.Hello):
                 self._trainer_pid = message.pid
             elif isinstance(message, channel.Edge):
-                self._edge(message.lease, message.edge == "begin", message.t_us)
+                self._edge(message.lease, message.edge == "begin", message.t_us, message.edge == "wait")
             elif isinstance(message, channel.Progress):
                 self._step(m.WorkProgress(message.lease, message.samples))
             elif isinstance(message, channel.Output):
@@ -151,9 +151,9 @@ class Agent:
                 self._joules.activity(_now_us(), False)
                 self._step(m.WorkFailed(message.lease or 0, message.reason, message.detail))
 
-    def _edge(self, lease: int, begin: bool, t_us: int) -> None:
+    def _edge(self, lease: int, begin: bool, t_us: int, waits: bool = False) -> None:
         self._joules.activity(t_us, begin)
-        self._step(m.WorkEdge(lease, begin, t_us))
+        self._step(m.WorkEdge(lease, begin, t_us, waits))
 
     def _loaded(self, message: channel.Loaded) -> None:
         try:

@@ -127,11 +127,11 @@ class Loaded(Message):
 
 @dataclass(frozen=True)
 class Edge(Message):
-    """Computing began or ended at t_us of the monotonic clock."""
+    """Computing began or ended at t_us of the monotonic clock; "wait": it ended, and now others are waited for."""
 
     kind = "edge"
     lease: Count
-    edge: Literal["begin", "end"]  # the one choice among the messages: _EDGES
+    edge: Literal["begin", "end", "wait"]  # the one choice among the messages: _EDGES
     t_us: Count
 
 

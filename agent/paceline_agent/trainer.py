@@ -272,6 +272,11 @@ class WorkClock:
             self._answer(message)
         return due_s
 
+    def wait(self) -> None:
+        now_us = _now_us()
+        self.compute_us += now_us - self._begin_us
+        self._trainer.say(Edge(self._lease, "wait", now_us))
+
     def end(self) -> None:
         self.end_us = _now_us()
         self.compute_us += self.end_us - self._begin_us

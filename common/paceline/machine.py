@@ -391,7 +391,8 @@ class AgentMachine:
 
     def _edge(self, event: WorkEdge, now_s: float) -> None:
         if self._assign is not None and event.lease == self._assign.lease:
-            self._out.append(Mark("compute" if event.begin else "transfer", event.t_us, event.lease))
+            then = "wait" if event.waits else "transfer"
+            self._out.append(Mark("compute" if event.begin else then, event.t_us, event.lease))
 
     def _progress(self, event: WorkProgress, now_s: float) -> None:
         if self._assign is not None and event.lease == self._assign.lease:

@@ -50,11 +50,12 @@ class BaseReady:
 
 @dataclass(frozen=True)
 class WorkEdge:
-    """The trainer began or ended computing, by its own monotonic clock."""
+    """The trainer began or ended computing, by its own monotonic clock. `waits`: from here on it waits for others."""
 
     lease: int
     begin: bool
     t_us: int
+    waits: bool = False
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,7 @@ def test_edges_of_the_trainer_mark_what_time_is_spent_on() -> None:
     host = Host().working()
     assert host.event(m.WorkEdge(5, True, 123)) == [m.Mark("compute", 123, 5)]
     assert host.event(m.WorkEdge(5, False, 456)) == [m.Mark("transfer", 456, 5)]
+    assert host.event(m.WorkEdge(5, False, 456, True)) == [m.Mark("wait", 456, 5)]
 
 
 def test_a_model_that_is_there_already_is_worked_from_at_once() -> None:

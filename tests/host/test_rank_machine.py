@@ -5,6 +5,8 @@ anywhere.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from tests.fakes import FakeBoard, World
 from tests.rank_world import FakeRank, RankWorld, check_rounds
@@ -164,7 +166,8 @@ def test_all_ranks_lost_and_one_back_begins_the_round_anew() -> None:
 
 def test_no_rank_back_ends_the_run_with_the_reason() -> None:
     world = started(RankWorld(rounds=1))
-    world.at(0.4, lambda: [world.lose(one) for one in world.boards] and None)
+    for one in world.boards:
+        world.at(0.4, partial(world.lose, one))
     finish = world.run()
     assert not finish.ok
     assert "no board came back within 30 s" in finish.reason

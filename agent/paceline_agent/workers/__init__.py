@@ -46,6 +46,9 @@ class StepClock(Clock, Protocol):
     def receive(self) -> Input:
         """Wait for the next tensor; it lies in `model`. Raises when the work is to end."""
 
+    def wait(self) -> None:
+        """Computing has ended, and others are waited for."""
+
     def look(self) -> bool:
         """Tell whether a tensor waits to be received. Raises when the work is to end."""
 

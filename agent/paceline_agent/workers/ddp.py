@@ -166,7 +166,7 @@ class DdpWorker:
 
         def after_backward() -> None:
             clock.finish(own, BACKWARD)
-            clock.end()
+            clock.wait()
 
         clock.begin()
         times = group.step(x, y, own, total, lambda: clock.pause(own, FORWARD), after_backward)

@@ -13,7 +13,7 @@ class _Plant:
             return None
         import importlib.util
 
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.loader is not None
@@ -33,4 +33,4 @@ class _Plant:
         return spec
 
 
-sys.meta_path.insert(0, _Plant())  # type: ignore[arg-type]
+sys.meta_path.insert(0, _Plant())
