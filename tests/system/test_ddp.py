@@ -9,6 +9,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from paceline_host import checkpoint
 from paceline_host.ledger import Ledger
 from paceline_host.report import load_report, render
 
-from .fleet_tools import Bench, Declared
+from .fleet_tools import Bench, Declared, until
 from .test_resume import KILLED, mortal
 
 PLANTED = Path(__file__).parent / "planted"
@@ -132,7 +133,17 @@ def in_a_step(bench: Bench, host: Any) -> int:
         return len(pids) == len(BOARDS)
 
     bench.watch("exp-001/equal", "trainers", ready, host)
+    until("connections to the other ranks", lambda: sockets(pids["slow"]) > 4)
     return pids["slow"]
+
+
+def sockets(pid: int) -> int:
+    """Return how many sockets a process has: two before it has met the others, six and more in a group."""
+    links = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            links.append(os.readlink(fd))
+    return sum(link.startswith("socket:") for link in links)
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGKILL, "trainer"), (signal.SIGSTOP, "sign of where it is")])
@@ -144,7 +155,6 @@ def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
         host = bench.host(experiment(bench, pictures, {"patience_s": 2.0}, task=slow))
         pid = in_a_step(bench, host)
         try:
-            host.says("gets")  # the warning of few samples comes with the first step
             os.kill(pid, number)
             assert host.ends() == 0, host.err
         finally:
@@ -155,6 +165,9 @@ def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
         assert same(models(folder, pictures), alone)
         with Ledger(folder) as ledger:
             assert any(c.verdict != "accepted" for c in ledger.contributions())
+            formed = [str(event.detail) for event in ledger.events("formed")]
+            assert formed
+            assert "again a group, of 2 ranks" in formed[-1]
 
 
 def test_a_host_killed_in_a_round_comes_to_the_same_bits(tmp_path: Path, pictures: Path) -> None:

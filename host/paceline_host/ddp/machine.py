@@ -94,6 +94,7 @@ class RankMachine(Muster):
         self.stage = ""
         self.generation = 0
         self._warned = False
+        self._broke_s: float | None = None  # when the last group ended before its round
         self._idle = 0  # generations in a row that have counted nothing
         self._voids = self._refusals = 0
         self._group_due_s = float("inf")
@@ -286,6 +287,8 @@ class RankMachine(Muster):
             self.stage = ""
             self._alone(now_s)
             return
+        if self.stage in (STORE, STEPS) and self._broke_s is None:
+            self._broke_s = now_s
         self.generation += 1
         self._idle += 1
         if self._idle > IDLE_GENERATIONS:
@@ -393,6 +396,10 @@ class RankMachine(Muster):
 
     def _is_open(self, index: int, address: str, port: int, now_s: float) -> None:
         self.stage = STEPS
+        if self._broke_s is not None:
+            text = f"round {self.round}, step {self._plan_of().first}: again a group, of {len(self._order)} ranks"
+            self._out.append(s.Note("formed", f"{text}, after {now_s - self._broke_s:.2f} s", loud=False))
+            self._broke_s = None
         self._work[index].due_s = float("inf")
         for other in self._order[1:]:
             self._schedule(other, address, port)
