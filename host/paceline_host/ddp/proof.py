@@ -46,6 +46,9 @@ class Difference:
 class Ramp:
     """Shares in proportion to 1, 2, 3, ...: no two alike, where the budget allows."""
 
+    heeds_waits = False
+    notes: tuple[str, ...] = ()
+
     def __init__(self, budget: int, minimum: int) -> None:
         self._budget, self._minimum = budget, minimum
         self.shares: list[int] = []
@@ -57,6 +60,9 @@ class Ramp:
         return self.shares
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        """Learn nothing."""
+
+    def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         """Learn nothing."""
 
     def seconds_per_sample(self, board: int) -> float | None:
