@@ -56,11 +56,8 @@ def policy(name: str) -> Policy:
     if name.startswith(ANY_WEIGHT):
         return Policy(name, "weighted", _weight(name))
     close = difflib.get_close_matches(name, [*POLICIES, *METHODS, ANY_WEIGHT, f"{PREFIX}energy"], n=1, cutoff=0.6)
-    hint = (
-        f"did you mean {close[0]}?"
-        if close
-        else f"known: {', '.join(POLICIES)}, w_energy:X with X from 0 to 1, frontier:energy"
-    )
+    known = f"{', '.join(POLICIES)}, w_energy:X with X from 0 to 1, frontier:energy; of regime psl {', '.join(METHODS)}"
+    hint = f"did you mean {close[0]}?" if close else f"known: {known}"
     raise ValueError(f"unknown policy {name!r}; {hint}")
 
 

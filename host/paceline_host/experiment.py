@@ -82,7 +82,7 @@ class SplitSettings(Partition):
     """Regime psl: who the clients are, and what travels. The layer to cut behind is the task's (task.cut)."""
 
     smashed: Literal["float32", "float16", "bfloat16", "float64"] = "float32"  # what travels at the cut
-    device: str = "cpu"  # of the host's part: "cpu", "cuda"
+    device: Literal["cpu", "cuda"] = "cpu"  # of the host's part
 
 
 @dataclass(frozen=True)

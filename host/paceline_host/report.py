@@ -68,7 +68,7 @@ class Report:
         return {
             "schema": SCHEMA,
             "name": self.name,
-            "reference": REFERENCE,
+            "reference": REFERENCE if any(run.split is None for run in self.runs) else None,
             "runs": [self._entry(r) for r in self.runs],
         }
 

@@ -211,3 +211,31 @@ def test_nothing_to_show_is_said(bench: Bench) -> None:
     missing = bench.call("paceline", "report", "runs/never-001")
     assert missing.ends() == 10
     assert "no run in it" in missing.err
+
+
+REFUSED = {
+    "no number of clients": ([], "--clients is missing: --method iid needs to know how many there are"),
+    "an option of another method": (
+        ["--clients", "4", "--alpha", "2"],
+        "--alpha is for --method dirichlet, dirichlet-",
+    ),
+    "a column beside iid": (["--clients", "4", "--column", "x"], "--column is for --method natural, not for iid"),
+    "a picture of no kind": (["--clients", "4", "--picture", "x.pdf"], "expected a name that ends in .svg or .png"),
+    "a seed too large": (["--clients", "4", "--seed", "9" * 30], "expected a whole number from 0 to 2^64 - 1"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), list(REFUSED.values()), ids=list(REFUSED))
+def test_a_partition_that_makes_no_sense_is_refused_before_any_data_is_opened(
+    bench: Bench, arguments: list[str], said: str
+) -> None:
+    refused = bench.call("paceline", "data", "partition", "mnist", "--folder", bench.folder / "none", *arguments)
+    assert refused.ends() == 3
+    assert said in refused.err
+    assert refused.out == ""
+
+
+def test_data_that_no_package_holds_are_asked_for_by_their_folder(bench: Bench) -> None:
+    refused = bench.call("paceline", "data", "partition", "cifar100", "--clients", "4")
+    assert refused.ends() == 3
+    assert "no package is known that holds it; point `folder` at a folder with" in refused.err

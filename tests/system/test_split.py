@@ -239,6 +239,13 @@ FAULTS = {
     "too few clients": ({}, {}, {"clients": 2}, "split.clients = 2 is less than the 3 boards"),
     "no such partition": ({}, {}, {"partition": "iit"}, "did you mean"),
     "central over own data": ({"policies": ["central"]}, {}, {"partition": "own"}, "needs all data in one place"),
+    "more clients than samples": (
+        {},
+        {},
+        {"clients": TRAIN + 1},
+        f"{TRAIN} samples are too few for {TRAIN + 1} clients",
+    ),
+    "a method that is none": ({"policies": ["gpls"]}, {}, {}, "did you mean gpsl?"),
     "no such dtype": ({}, {}, {"smashed": "float8"}, "float8"),
     "a task of one part": ({}, {"name": "linear"}, {}, "cannot be cut"),
 }

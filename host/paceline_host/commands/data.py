@@ -14,6 +14,12 @@ from paceline.data.sources import KINDS
 from paceline.errors import DataError, StorageError
 from paceline.talk import Talk
 
+SHAPES = {  # options that say how uneven -> the methods that have them
+    "classes_per_client": ("dirichlet-classes",),
+    "alpha": ("dirichlet", "dirichlet-classes"),
+    "shards_per_client": ("shards",),
+    "column": ("natural",),
+}
 MANY_CLASSES = 20  # from which on a table says how many classes a client has, not how many samples of each
 
 
@@ -62,9 +68,9 @@ def _add_partition(program: Program) -> None:
     parser.offers = {"name": tuple(KINDS), "method": METHODS}
     parser.add_argument("--clients", type=int, metavar="K", help="how many (natural: left out, one a value)")
     parser.add_argument("--method", default="iid", metavar="METHOD", help=f"{', '.join(METHODS)} (default iid)")
-    parser.add_argument("--classes-per-client", type=int, default=2, metavar="C", help="of dirichlet-classes (2)")
-    parser.add_argument("--alpha", type=float, default=3.0, metavar="A", help="of the Dirichlet shares (default 3)")
-    parser.add_argument("--shards-per-client", type=int, default=2, metavar="S", help="of shards (default 2)")
+    parser.add_argument("--classes-per-client", type=int, metavar="C", help="of dirichlet-classes (2)")
+    parser.add_argument("--alpha", type=float, metavar="A", help="of the Dirichlet shares (default 3)")
+    parser.add_argument("--shards-per-client", type=int, metavar="S", help="of shards (default 2)")
     parser.add_argument("--column", metavar="FILE", help="of natural: a text file, a line a sample")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the draws (default 1)")
     parser.add_argument("--samples", type=int, default=0, metavar="N", help="the first so many samples (default all)")
@@ -91,14 +97,14 @@ def _fetch(arguments: argparse.Namespace, talk: Talk) -> int:
 def _partition(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline.data import open_dataset, partition
 
-    if not 0 <= arguments.seed < 1 << 64 or arguments.samples < 0:
-        raise DataError(f"--seed {arguments.seed} --samples {arguments.samples}: expected whole numbers of 0 or more")
+    _check(arguments)
     data = open_dataset(arguments.name, Path(arguments.folder) if arguments.folder else None)
+    if arguments.samples > data.train.samples:
+        raise DataError(f"--samples {arguments.samples}: {arguments.name} has {data.train.samples} training samples")
     labels = data.train.head(arguments.samples).labels()
     dealt = partition(
-        labels, arguments.clients, arguments.method, classes_per_client=arguments.classes_per_client,
-        alpha=arguments.alpha, shards_per_client=arguments.shards_per_client, column=_column(arguments.column),
-        seed=arguments.seed,
+        labels, arguments.clients, arguments.method, column=_column(arguments.column), seed=arguments.seed,
+        **{key: value for key in SHAPES if key != "column" and (value := getattr(arguments, key)) is not None},
     )  # fmt: skip
     table = dealt.table(labels, data.classes)
     options = ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in dealt.options.items())
@@ -117,6 +123,24 @@ def _partition(arguments: argparse.Namespace, talk: Talk) -> int:
         draw_partition(table, title, Path(arguments.picture))
         talk.info(f"drawn in {arguments.picture}")
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what would be left aside without a word, and what would be refused only after the work."""
+    if not 0 <= arguments.seed < 1 << 64:
+        raise DataError(f"--seed {arguments.seed}: expected a whole number from 0 to 2^64 - 1")
+    if arguments.samples < 0:
+        raise DataError(f"--samples {arguments.samples}: expected 0 (all) or more")
+    if arguments.clients is None and arguments.method != "natural":
+        raise DataError(f"--clients is missing: --method {arguments.method} needs to know how many there are")
+    for key, methods in SHAPES.items():
+        if getattr(arguments, key) is not None and arguments.method not in methods:
+            option = key.replace("_", "-")
+            raise DataError(
+                f"--{option} is for --method {', '.join(methods)}, not for {arguments.method}; leave it out"
+            )
+    if arguments.picture and Path(arguments.picture).suffix not in (".svg", ".png"):
+        raise DataError(f"--picture {arguments.picture}: expected a name that ends in .svg or .png")
 
 
 def _column(name: str | None) -> list[str] | None:

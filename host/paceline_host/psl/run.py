@@ -24,6 +24,10 @@ def check(settings: SplitSettings, task: Task, boards: int, policies: Sequence[P
     if settings.partition != OWN and settings.clients < boards:
         text = f"split.clients = {settings.clients} is less than the {boards} boards; each board holds one at least"
         raise SettingsError([text])
+    if settings.device == "cuda" and not _has_cuda():
+        raise SettingsError(['split.device = "cuda": the torch of this host finds no CUDA device; take "cpu"'])
+    if settings.partition != OWN:
+        Partition(**_of_partition(settings)).members(split)  # what cannot be dealt is said before anything starts
     if settings.partition == OWN and any(policy.name == "central" for policy in policies):
         text = (
             'split.partition = "own": central training needs all data in one place; leave "central" out of run.policies'
@@ -34,7 +38,7 @@ def check(settings: SplitSettings, task: Task, boards: int, policies: Sequence[P
 
 def facts(settings: SplitSettings, task: SplitTask, policy: Policy, boards: int, batch: int) -> SplitFacts:
     """Return who holds what. `central` is split learning with one client, on the first board (DECISIONS 28)."""
-    plain = {key: value for key, value in asdict(settings).items() if key in Partition.__dataclass_fields__}
+    plain = _of_partition(settings)
     central, own = policy.name == "central", settings.partition == OWN
     if own:
         common: dict[str, Any] = {**asdict(Partition(**plain)), "smashed": settings.smashed}
@@ -64,6 +68,16 @@ def _facts(
         gradient_bytes=lambda samples: gradient_manifest(task, samples, dtype).nbytes,
         common=common, largest=largest, own=own,
     )  # fmt: skip
+
+
+def _of_partition(settings: SplitSettings) -> dict[str, Any]:
+    return {key: value for key, value in asdict(settings).items() if key in Partition.__dataclass_fields__}
+
+
+def _has_cuda() -> bool:
+    import torch  # here: asked only where somebody wants it
+
+    return torch.cuda.is_available()
 
 
 def _largest(method: batches.Schedule, sizes: tuple[int, ...], batch: int, held: range) -> int:
