@@ -213,7 +213,7 @@ def test_nothing_to_show_is_said(bench: Bench) -> None:
     assert "no run in it" in missing.err
 
 
-REFUSED = {
+SENSELESS = {
     "no number of clients": ([], "--clients is missing: --method iid needs to know how many there are"),
     "an option of another method": (
         ["--clients", "4", "--alpha", "2"],
@@ -225,7 +225,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), list(REFUSED.values()), ids=list(REFUSED))
+@pytest.mark.parametrize(("arguments", "said"), list(SENSELESS.values()), ids=list(SENSELESS))
 def test_a_partition_that_makes_no_sense_is_refused_before_any_data_is_opened(
     bench: Bench, arguments: list[str], said: str
 ) -> None:
