@@ -70,6 +70,7 @@ class SplitFigures:
     sent_bytes: float
     received_bytes: float
     host_s: float
+    rest_s: float | None  # of a step: what neither the host's computing nor the busiest board's explains
     voided: int  # steps, in all
     left: int  # samples that were out of reach, in all
 
@@ -122,7 +123,7 @@ def figures(folder: Path) -> RunFigures:
         proof = ledger.verify()
         late = _late([row for rows in accepted.values() for row in rows], names)
         run = ledger.run
-        split = _split(ledger.epochs(), ledger.steps()) if run.regime == "psl" else None
+        split = _split(ledger.epochs(), ledger.steps(), rounds) if run.regime == "psl" else None
         ranks = rank_figures(ledger)
     busy_s = sum(row.makespan_s for row in rounds)
     predicted = [row.predicted_s for row in rounds if row.predicted_s is not None]
@@ -173,9 +174,14 @@ def _rounds(
     return out
 
 
-def _split(epochs: Sequence[Epoch], steps: Sequence[Step]) -> SplitFigures | None:
+def _split(epochs: Sequence[Epoch], steps: Sequence[Step], rounds: Sequence[RoundFigures]) -> SplitFigures | None:
     if not epochs:
         return None
+    rest = [
+        (row.makespan_s - epoch.host_s - max(row.compute_s.values(), default=0.0)) / epoch.steps
+        for epoch, row in zip(epochs, rounds, strict=True)
+        if epoch.steps
+    ]
     deviations = [step.deviation for step in steps if step.deviation is not None]
     return SplitFigures(
         steps=statistics.fmean(epoch.steps for epoch in epochs),
@@ -183,7 +189,7 @@ def _split(epochs: Sequence[Epoch], steps: Sequence[Step]) -> SplitFigures | Non
         deviation=statistics.fmean(deviations) if deviations else None,
         sent_bytes=statistics.fmean(epoch.sent_bytes for epoch in epochs),
         received_bytes=statistics.fmean(epoch.received_bytes for epoch in epochs),
-        host_s=statistics.fmean(epoch.host_s for epoch in epochs), voided=sum(epoch.voided for epoch in epochs),
+        host_s=statistics.fmean(epoch.host_s for epoch in epochs), rest_s=_median(rest), voided=sum(epoch.voided for epoch in epochs),
         left=sum(epoch.left for epoch in epochs),
     )  # fmt: skip
 

@@ -252,13 +252,16 @@ ROWS: list[tuple[str, Callable[[Report, RunFigures], str]]] = [
     ("tensors an epoch, to boards", _split(lambda split: _amount(split.sent_bytes))),
     ("tensors an epoch, from boards", _split(lambda split: _amount(split.received_bytes))),
     ("host's computing an epoch", _split(lambda split: _seconds(split.host_s))),
+    ("rest of a step: link, waits for others", _split(lambda split: _seconds(split.rest_s))),
     ("rounds, samples", _work),
     ("every sample counted exactly once", _proof),
 ]
 
 
 RANK_ROWS = {name for name, _ in ROWS if name.startswith(("CV of forward", "slowest", "waiting in", "drift"))}
-SPLIT_ROWS = {name for name, _ in ROWS if name.startswith(("steps an", "samples a", "label dev", "tensors", "host's"))}
+SPLIT_ROWS = {
+    name for name, _ in ROWS if name.startswith(("steps an", "samples a", "label dev", "tensors", "host's", "rest of"))
+}
 
 
 def notes(report: Report) -> list[str]:
