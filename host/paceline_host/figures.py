@@ -189,7 +189,8 @@ def _split(epochs: Sequence[Epoch], steps: Sequence[Step], rounds: Sequence[Roun
         deviation=statistics.fmean(deviations) if deviations else None,
         sent_bytes=statistics.fmean(epoch.sent_bytes for epoch in epochs),
         received_bytes=statistics.fmean(epoch.received_bytes for epoch in epochs),
-        host_s=statistics.fmean(epoch.host_s for epoch in epochs), rest_s=_median(rest), voided=sum(epoch.voided for epoch in epochs),
+        host_s=statistics.fmean(epoch.host_s for epoch in epochs),
+        rest_s=_median(rest), voided=sum(epoch.voided for epoch in epochs),
         left=sum(epoch.left for epoch in epochs),
     )  # fmt: skip
 
