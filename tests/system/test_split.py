@@ -245,6 +245,7 @@ FAULTS = {
         {"clients": TRAIN + 1},
         f"{TRAIN} samples are too few for {TRAIN + 1} clients",
     ),
+    "no CUDA": ({}, {}, {"device": "cuda"}, 'split.device = "cuda": the torch of this host finds no CUDA device'),
     "a method that is none": ({"policies": ["gpls"]}, {}, {}, "did you mean gpsl?"),
     "no such dtype": ({}, {}, {"smashed": "float8"}, "float8"),
     "a task of one part": ({}, {"name": "linear"}, {}, "cannot be cut"),

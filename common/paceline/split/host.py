@@ -225,3 +225,8 @@ class SplitHost:
             optimiser.steps = steps
             at += size
         self.version = version
+
+
+def finds_cuda() -> bool:
+    """Tell whether torch can compute on a CUDA device here."""
+    return torch.cuda.is_available()

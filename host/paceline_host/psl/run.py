@@ -24,7 +24,7 @@ def check(settings: SplitSettings, task: Task, boards: int, policies: Sequence[P
     if settings.partition != OWN and settings.clients < boards:
         text = f"split.clients = {settings.clients} is less than the {boards} boards; each board holds one at least"
         raise SettingsError([text])
-    if settings.device == "cuda" and not _has_cuda():
+    if settings.device == "cuda" and not _finds_cuda():
         raise SettingsError(['split.device = "cuda": the torch of this host finds no CUDA device; take "cpu"'])
     if settings.partition != OWN:
         Partition(**_of_partition(settings)).members(split)  # what cannot be dealt is said before anything starts
@@ -74,10 +74,10 @@ def _of_partition(settings: SplitSettings) -> dict[str, Any]:
     return {key: value for key, value in asdict(settings).items() if key in Partition.__dataclass_fields__}
 
 
-def _has_cuda() -> bool:
-    import torch  # here: asked only where somebody wants it
+def _finds_cuda() -> bool:
+    from paceline.split.host import finds_cuda  # torch comes in here, only where somebody asks for it
 
-    return torch.cuda.is_available()
+    return finds_cuda()
 
 
 def _largest(method: batches.Schedule, sizes: tuple[int, ...], batch: int, held: range) -> int:
