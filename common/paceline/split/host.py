@@ -102,11 +102,11 @@ class SplitHost:
             gradients={client: self._pack(piece) for client, piece in zip(self._open, pieces, strict=True)},
         )
 
-    def commit(self, gradients: Mapping[int, Buffer]) -> None:
+    def commit(self, gradients: Mapping[int, Buffer], weight: float = 1.0) -> None:
         """Do the second phase with the gradient of every client of the step, summed in their order.
 
-        Summed, not averaged: each carries its share of the one mean already. Raises SplitError, and then the step is
-        still open.
+        Summed, not averaged: each carries its share of the one mean already. `weight` is for studies: of the whole
+        step's gradient. Raises SplitError, and then the step is still open.
         """
         if not self._open:
             raise LocalProtocolError("no step is open")
@@ -122,7 +122,7 @@ class SplitHost:
                 raise SplitError(client, "the client part's gradient is not finite")
             total += part
         for optimiser, gradient in zip(self._optimisers, (total, self._server.gradient), strict=True):
-            optimiser.step(gradient)
+            optimiser.step(gradient if weight == 1.0 else gradient * weight)
         self._open = ()
         self.version += 1
 

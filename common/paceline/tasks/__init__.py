@@ -93,6 +93,9 @@ class SplitTask(Task, Protocol):
     def client_half(self) -> Any:
         """Return the client's torch module alone, with undefined weights: they come from the host."""
 
+    def evaluate(self, model: Buffer, device: str = "cpu") -> Evaluation:
+        """Return the quality of a model on the test data, computed there."""
+
     def optimiser(self, weights: Any) -> Any:
         """Return the optimiser that the options name, on one flat tensor of parameters."""
 
