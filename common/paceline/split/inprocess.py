@@ -58,7 +58,7 @@ def train(
     `clients`: the sample numbers of each. `together`: the clients of a step compute as one, which is much faster and
     the same up to rounding; otherwise each for itself, as over the link. The last epoch is always evaluated unless
     `evaluate_every` is 0. For studies: `plan` makes an epoch's steps of (method, sizes, batch, seed, epoch), `weight`
-    is that of a step's gradient by its samples, and `after_step` hears of epoch, step and host. Raises SettingsError and
+    is that of a step's gradient by its samples, and `after_step` hears of epoch, step and host. Raises SettingsError,
     CoreError as `schedule` does, DataError for a sample held twice.
     """
     pools = [np.asarray(own, np.int64) for own in clients]

@@ -105,8 +105,8 @@ def _deviations(made: Figures) -> list[str]:
     heads = ["model", "partition", "K", "B", "method", "all steps", "before the first client runs out"]
     lines = [
         "## Label deviation against exact sampling", "",
-        "The mean of a step's L1 label deviation over that of exact sampling of the same batch sizes: 1 is exact, below "
-        "1 is as little exact as above.", "", _line(heads), _line(["---"] * len(heads)),
+        "The mean of a step's L1 label deviation over that of exact sampling of the same batch sizes: 1 is exact; less "
+        "is as little exact as more.", "", _line(heads), _line(["---"] * len(heads)),
     ]  # fmt: skip
     for row in made.rows:
         lines.append(_line([*_where(row), _spread(row.deviation, 3), _spread(row.deviation_before_depletion, 3)]))
