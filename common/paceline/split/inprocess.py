@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from paceline.batches import Schedule, schedule
 from paceline.deviation import EpochLabels, StepDeviation
-from paceline.errors import DataError
+from paceline.errors import DataError, SettingsError
 from paceline.local_draw import LocalDraw
 from paceline.split.client import SplitClient
 from paceline.split.host import SplitHost, Upload
@@ -94,6 +95,17 @@ def train(
         done.append(Epoch(epoch, len(batches), sum(batches), mean_loss, tuple(batches), deviations, judged))
         told(done[-1])
     return done, host
+
+
+def check_device(device: str) -> None:
+    """Raise SettingsError where torch cannot compute on a device."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # as torch says that it was built without it
+        why = str(error).splitlines()[0]
+        raise SettingsError(
+            [f'device {device!r} cannot be used here ({why}); take "cpu", or a torch that knows it']
+        ) from None
 
 
 def pass_over(

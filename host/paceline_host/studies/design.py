@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ from paceline.settings import Bounds, Check, Doc, did_you_mean, load_table, read
 from paceline.sheet import Sheet
 from paceline.tasks import TASKS
 from paceline.tasks.options import OPTIONS
+from paceline_host.experiment import DataSettings
 from paceline_host.studies.variations import VARIATIONS
 
 METHODS = (*batches.METHODS, *VARIATIONS)
@@ -92,6 +94,7 @@ class Study:
     models: tuple[Model, ...]
     grids: tuple[Grid, ...]
     expect: tuple[Expectation, ...] = ()
+    data: DataSettings = field(default_factory=DataSettings)
     confidence: Annotated[float, Bounds(gt=0.5, lt=1)] = 0.95  # of the t-intervals over seeds
     evaluate_every: Annotated[int, Bounds(ge=1)] = 1  # epochs
 
@@ -125,10 +128,13 @@ class Cell:
     epochs: int
     evaluate_every: int
     task: Mapping[str, object]
+    folder: str = ""  # own files; "": the cache
 
     def key(self) -> str:
         """Return its file's name: readable, and another one for any other training."""
-        plain = json.dumps(asdict(self), sort_keys=True)
+        plain = json.dumps(
+            {key: value for key, value in asdict(self).items() if key != "folder" or value}, sort_keys=True
+        )
         one = self.setting
         words = (one.model, one.partition or "all", f"k{one.clients}", f"b{one.batch}", one.method, f"s{self.seed}")
         safe = "-".join("".join(c if c.isalnum() else "_" for c in str(word)) for word in words)
@@ -138,6 +144,9 @@ class Cell:
 def load_study(path: Path) -> Study:
     """Read a study file. Raises SettingsError with one sentence for each fault."""
     sheet = Sheet.read(path, path.name)
+    folder = sheet.at(("data", "folder"))
+    if isinstance(folder, str) and folder:  # relative paths in a file start at its own folder
+        sheet.table["data"]["folder"] = os.path.normpath(path.absolute().parent / folder)
     study, faults = read(sheet, Study)
     if study is not None:
         faults = [f"{path.name}: {fault}" for fault in _faults(study)]
@@ -157,7 +166,7 @@ def cells(study: Study) -> list[Cell]:
     return [
         Cell(
             setting, seed, models[setting.model].epochs or study.epochs, study.evaluate_every,
-            _options(study, models[setting.model]),
+            _options(study, models[setting.model]), study.data.folder,
         )
         for seed in study.seeds for setting in made
     ]  # fmt: skip
@@ -196,7 +205,7 @@ def _faults(study: Study) -> Iterator[str]:
             yield f'model {model.name}: fls-weighted needs a plain step: optimizer = "sgd" and momentum = 0.0'
     for number, grid in enumerate(study.grids, 1):
         for name in set(grid.models) - set(names):
-            yield f"grids {number}: there is no model {name!r}; {did_you_mean(name, names)}"
+            yield f"grids #{number}: there is no model {name!r}; {did_you_mean(name, names)}"
     for one in study.expect:
         where = f"expect {one.what!r}"
         for name in set(one.models) - set(names):

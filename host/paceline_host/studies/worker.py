@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from paceline.deviation import expected
@@ -52,13 +53,14 @@ def tell(document: Mapping[str, object]) -> None:
 def train_cell(cell: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Train one cell and return its record. A training that diverges has a record that says so."""
     from paceline.data import partition
-    from paceline.split.inprocess import train
+    from paceline.split.inprocess import check_device, train
     from paceline.tasks import make, splittable
 
+    check_device(device)
     setting, seed = cell["setting"], cell["seed"]
     method, batch = setting["method"], setting["batch"]
     options = {key: value for key, value in cell["task"].items() if key != "name"}
-    task = splittable(make(cell["task"]["name"], options, seed, None))
+    task = splittable(make(cell["task"]["name"], options, seed, Path(cell["folder"]) if cell["folder"] else None))
     members: list[Any] = [range(task.samples)]
     if method != "central":
         members = list(partition(task.labels(), setting["clients"], setting["partition"], seed=seed).indices())
