@@ -37,6 +37,8 @@ class Row:
     recalibrated: Spread | None
     deviation: Spread | None  # over that of exact sampling of the same batch sizes
     deviation_before_depletion: Spread | None
+    l1: Spread | None  # mean of the last epoch's steps, each counting alike whatever its size
+    l1_exact: float | None  # what exact sampling of the first step's batch gives
     steps: Spread  # an epoch
     effective_batch: Spread
     cpu_s: Spread | None  # of one thread, evaluation of each epoch included
@@ -94,8 +96,12 @@ def figures(study: Study, records: Mapping[str, Mapping[str, Any]]) -> Figures:
 
 def _row(setting: Setting, found: Mapping[int, Mapping[str, Any]], confidence: float) -> Row:
     def over(key: str, scale: float = 1.0) -> Spread | None:
-        values = [scale * record[key] for record in found.values() if record.get(key) is not None]
+        return known([scale * record[key] for record in found.values() if record.get(key) is not None])
+
+    def known(values: Sequence[float]) -> Spread | None:
         return spread(values, confidence) if values else None
+
+    trained = [record for record in found.values() if record.get("l1")]
 
     steps, effective = over("steps"), over("effective_batch")
     assert steps is not None
@@ -103,7 +109,9 @@ def _row(setting: Setting, found: Mapping[int, Mapping[str, Any]], confidence: f
     return Row(
         setting, len(found), sum("failed" in record for record in found.values()), over("accuracy", 100.0),
         over("before_depletion", 100.0), over("recalibrated", 100.0), over("deviation"),
-        over("deviation_before_depletion"), steps, effective, over("cpu_s"),
+        over("deviation_before_depletion"), known([statistics.fmean(record["l1"]) for record in trained]),
+        statistics.fmean(record["l1_expected"][0] for record in trained) if trained else None, steps, effective,
+        over("cpu_s"),
     )  # fmt: skip
 
 

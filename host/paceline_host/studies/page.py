@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import StorageError
-from paceline_host.studies.figures import OPEN, SEEN, Figures, Row, Spread
+from paceline_host.studies.figures import NOT_SEEN, OPEN, SEEN, Figures, Row, Spread
 from paceline_host.studies.variations import VARIATIONS
 
 COLUMNS = (
@@ -64,16 +64,16 @@ def _expectations(made: Figures) -> list[str]:
     lines = [
         "## What was expected beforehand, and what came", "",
         "Seen: the whole interval lies within the limits; not seen: all of it outside; open: across one of them.", "",
-        "| expected | seen | not seen | open | the settings |", "|---|---|---|---|---|",
+        "| | expected | seen | not seen | open |", "|---|---|---|---|---|",
     ]  # fmt: skip
-    for each in made.expectations:
-        verdicts = [each.count(verdict) for verdict in (SEEN, "not seen", OPEN)]
-        settings = "; ".join(
-            f"{_short(one.setting.where())}: {_spread(one.value, signed=bool(each.expectation.against))}"
-            for one in each.findings
-        )  # fmt: skip
-        lines.append(f"| {each.expectation.what} | {verdicts[0]} | {verdicts[1]} | {verdicts[2]} | {settings} |")
-    return [*lines, ""]
+    rows = ["| | setting | value | |", "|---|---|---|---|"]
+    for number, each in enumerate(made.expectations, 1):
+        verdicts = [str(each.count(verdict)) for verdict in (SEEN, NOT_SEEN, OPEN)]
+        lines.append(_line([str(number), each.expectation.what, *verdicts]))
+        for one in each.findings:
+            value = _spread(one.value, signed=bool(each.expectation.against))
+            rows.append(_line([str(number), _short(one.setting.where()), value, one.verdict]))
+    return [*lines, "", "Each of them, by its number:", "", *rows, ""]
 
 
 def _short(where: tuple[str, str, int, int]) -> str:
@@ -102,14 +102,18 @@ def _accuracies(made: Figures) -> list[str]:
 
 
 def _deviations(made: Figures) -> list[str]:
-    heads = ["model", "partition", "K", "B", "method", "all steps", "before the first client runs out"]
+    heads = ["model", "partition", "K", "B", "method", "L1, last epoch", "exact for its first batch"]
+    heads += ["over exact, all steps", "over exact, before the first client runs out"]
     lines = [
-        "## Label deviation against exact sampling", "",
-        "The mean of a step's L1 label deviation over that of exact sampling of the same batch sizes: 1 is exact; less "
-        "is as little exact as more.", "", _line(heads), _line(["---"] * len(heads)),
+        "## Label deviation", "",
+        "L1: the mean over the steps of the last epoch, each alike. Over exact: the mean of all steps' L1 over that of "
+        "exact sampling of the same batch sizes; 1 is exact, less is as little exact as more.", "",
+        _line(heads), _line(["---"] * len(heads)),
     ]  # fmt: skip
     for row in made.rows:
-        lines.append(_line([*_where(row), _spread(row.deviation, 3), _spread(row.deviation_before_depletion, 3)]))
+        exact = "-" if row.l1_exact is None else f"{row.l1_exact:.3f}"
+        cells = [*_where(row), _spread(row.l1, 3), exact, _spread(row.deviation, 3)]
+        lines.append(_line([*cells, _spread(row.deviation_before_depletion, 3)]))
     return [*lines, ""]
 
 
