@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from paceline import data
+from paceline.batches import schedule
 from paceline.core import permutation
 from paceline.data.idx import write_idx
 from paceline.data.sources import FILES
 from paceline.deviation import expected
 from paceline.errors import DataError
-from paceline.split.inprocess import Epoch, local_order, train
+from paceline.split.inprocess import Epoch, local_order, pass_over, train
 from paceline.tasks import make
 from paceline.tasks.images import Images
 
@@ -80,6 +81,60 @@ def test_a_sample_that_two_clients_hold_or_nobody_has_is_refused(small: Images) 
     for clients in ([[0, 1], [1, 2]], [[0], [50]], [[0], [-1]]):
         with pytest.raises(DataError, match="must differ and lie in 0 to 49"):
             train(small, clients, "gpsl", 2, 1)
+
+
+def plain(folder: Path, learning_rate: float) -> Images:
+    """Return the small task with plain descent, which has no memory."""
+    options = {"model": "cnn", "cut": "conv1", "norm": "batch", "precision": "float64", "momentum": 0.0}
+    return cast(Images, make("mnist", {**options, "learning_rate": learning_rate}, 3, folder))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_pass_over_the_data_moves_statistics_and_no_weight(tmp_path: Path) -> None:
+    task = plain(tmp_path, 0.05)
+    _, host = train(task, CLIENTS, "fls", 8, 1, evaluate_every=0, wire_dtype="float64")
+    before = host.model()
+    pass_over(task, host, CLIENTS, 8, seed=1, epoch=99, wire_dtype="float64")
+    after = host.model()
+    for role, same in (("parameter", True), ("buffer", False)):
+        places = [slice(spec.offset, spec.offset + spec.nbytes) for spec in task.manifest.tensors if spec.role == role]
+        assert places
+        assert all((before[place] == after[place]) is same for place in places)
+
+
+@pytest.mark.usefixtures("small")
+def test_half_the_weight_is_half_the_rate(tmp_path: Path) -> None:
+    shown = {"evaluate_every": 0, "wire_dtype": "float64"}
+    _, weighted = train(plain(tmp_path, 0.05), CLIENTS, "gpsl", 8, 1, weight=lambda samples: 0.5, **shown)  # type: ignore[arg-type]
+    _, slower = train(plain(tmp_path, 0.025), CLIENTS, "gpsl", 8, 1, **shown)  # type: ignore[arg-type]
+    one, other = (np.frombuffer(host.client_part(), np.float64) for host in (weighted, slower))
+    assert np.abs(one - other).max() < 1e-12
+    assert one.any()
+
+
+def test_an_own_plan_and_a_watcher_of_steps(small: Images) -> None:
+    seen: list[tuple[int, int, int]] = []
+    epochs, _ = train(
+        small, CLIENTS, "mine", 8, 2, evaluate_every=0, wire_dtype="float64",
+        plan=lambda method, sizes, batch, seed, epoch: schedule("gpsl", sizes, batch + epoch, seed, epoch),
+        after_step=lambda epoch, step, host: seen.append((epoch, step, host.version)),
+    )  # fmt: skip
+    assert [epoch.batches[0] for epoch in epochs] == [8, 9]
+    assert seen == [*((0, step, step + 1) for step in range(7)), *((1, step, 7 + step + 1) for step in range(6))]
+
+
+def test_deviations_are_from_all_labels_also_when_an_epoch_leaves_some_out(small: Images) -> None:
+    class Half:
+        method, clients, steps, effective_batch = "half", 1, 1, 5
+
+        def __iter__(self) -> Iterator[tuple[list[int], list[int]]]:
+            yield [0], [5]
+
+    epochs, _ = train(
+        small, [range(10)], "half", 5, 1, evaluate_every=0, wire_dtype="float64", plan=lambda *asked: Half()
+    )  # fmt: skip
+    (step,) = epochs[0].deviations
+    assert step.l1 == pytest.approx(1.0)  # five of ten classes, each with twice its share
 
 
 def test_each_client_and_epoch_has_an_order_of_its_own() -> None:

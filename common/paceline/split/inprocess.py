@@ -110,7 +110,7 @@ def check_device(device: str) -> None:
 
 def pass_over(
     task: SplitTask, host: SplitHost, clients: Sequence[Sequence[int] | NDArray[np.int64]], batch: int, *, seed: int,
-    epoch: int, device: str = "cpu",
+    epoch: int, wire_dtype: str = "float32", device: str = "cpu",
 ) -> None:  # fmt: skip
     """Show the model all samples in exact batches without learning from them: BatchNorm's statistics become theirs.
 
@@ -118,7 +118,7 @@ def pass_over(
     """
     every = np.concatenate([np.asarray(own, np.int64) for own in clients])
     order = every[local_order(seed, 0, epoch, len(every))]
-    client = SplitClient(task, device=device)
+    client = SplitClient(task, wire_dtype, device)
     for begin in range(0, len(order), batch):
         _step(host, client, {GROUP: order[begin : begin + batch]}, epoch, 0.0)
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,51 +60,62 @@ def train_cell(cell: Mapping[str, Any], device: str) -> dict[str, Any]:
     setting, seed = cell["setting"], cell["seed"]
     method, batch = setting["method"], setting["batch"]
     options = {key: value for key, value in cell["task"].items() if key != "name"}
-    task = splittable(make(cell["task"]["name"], options, seed, Path(cell["folder"]) if cell["folder"] else None))
+    folder = Path(cell["folder"]) if cell["folder"] else None
+    task = splittable(make(cell["task"]["name"], options, seed, folder))
     members: list[Any] = [range(task.samples)]
     if method != "central":
         members = list(partition(task.labels(), setting["clients"], setting["partition"], seed=seed).indices())
     sizes = [len(own) for own in members]
     first = plan(method, sizes, batch, seed, 0)
-    begins_tail = first_depletion(first, sizes)
-    epochs = cell["epochs"]
+    tail_begins = first_depletion(first, sizes)
     in_epoch = sum(sum(counts) for _, counts in first)
-    if in_epoch < task.samples:  # an epoch that is cut: as many samples in all as the others have
-        epochs = -(-epochs * task.samples // in_epoch)
-    every = max(1, cell["evaluate_every"] * epochs // cell["epochs"])
+    epochs = -(-cell["epochs"] * task.samples // in_epoch)  # of epochs that are cut more: as many samples in all
     weighted = method.endswith("-weighted")
-    before: list[float] = []
-    judging_s = 0.0
-
-    def after_step(epoch: int, step: int, host: Any) -> None:
-        nonlocal judging_s
-        if epoch == epochs - 1 and step + 1 == begins_tail:
-            began_s = time.process_time()
-            before.append(task.evaluate(host.model(), device).accuracy or 0.0)
-            judging_s += time.process_time() - began_s
-
-    began_s, began_cpu_s = time.monotonic(), time.process_time()
+    watch = _Watch(lambda host: task.evaluate(host.model(), device).accuracy or 0.0, epochs - 1, tail_begins)
     record: dict[str, Any] = {
         "schema": SCHEMA, "cell": dict(cell), "device": device, "data_label": task.data_label,
-        "effective_batch": first.effective_batch, "steps": first.steps, "epochs": epochs, "tail_begins": begins_tail,
+        "effective_batch": first.effective_batch, "steps": first.steps, "epochs": epochs, "tail_begins": tail_begins,
         "clients_hold": [min(sizes), max(sizes)], "notes": list(task.notes),
     }  # fmt: skip
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
     try:
         done, host = train(
-            task, members, method, batch, epochs, seed=seed, evaluate_every=every, device=device,
+            task, members, method, batch, epochs, seed=seed, device=device, plan=plan, after_step=watch,
+            evaluate_every=max(1, cell["evaluate_every"] * epochs // cell["epochs"]),
+            weight=(lambda samples: samples / first.effective_batch) if weighted else lambda samples: 1.0,
             told=lambda one: tell({"epoch": one.epoch + 1, "epochs": epochs}),
-            plan=plan, weight=(lambda samples: samples / first.effective_batch) if weighted else lambda samples: 1.0,
-            after_step=after_step,
         )  # fmt: skip
     except SplitError as error:
         return {**record, "failed": str(error), "wall_s": time.monotonic() - began_s}
-    record["cpu_s"] = time.process_time() - began_cpu_s - judging_s
+    record["cpu_s"] = time.process_time() - began_cpu_s - watch.took_s
     record["wall_s"] = time.monotonic() - began_s
-    labels = [0] * task.classes
-    for label in task.labels().tolist():
-        labels[label] += 1
+    record["before_depletion"] = watch.accuracy
+    record["recalibrated"] = None
+    if plain_descent(cell["task"]):
+        record["recalibrated"] = _recalibrated(task, host, members, batch, seed, device)
+    return record | _course(done, tail_begins, task)
+
+
+class _Watch:
+    """Judges the model after one step: in the last epoch, when the first client has run out."""
+
+    def __init__(self, judge: Callable[[Any], float], epoch: int, steps: int) -> None:
+        self._judge, self._when = judge, (epoch, steps - 1)
+        self.accuracy: float | None = None
+        self.took_s = 0.0  # processor time, which is not the training's
+
+    def __call__(self, epoch: int, step: int, host: Any) -> None:
+        if (epoch, step) == self._when:
+            began_s = time.process_time()
+            self.accuracy = self._judge(host)
+            self.took_s = time.process_time() - began_s
+
+
+def _course(done: Sequence[Any], tail_begins: int, task: Any) -> dict[str, Any]:
+    """Return what happened epoch by epoch, and in the last one step by step."""
+    labels = [task.labels().tolist().count(c) for c in range(task.classes)]
     law = cache(lambda samples: expected(samples, labels))
-    record["curve"] = [
+    curve = [
         {
             "epoch": one.epoch + 1, "samples": one.samples, "loss": one.loss,
             "accuracy": one.evaluation.accuracy if one.evaluation else None,
@@ -112,17 +123,15 @@ def train_cell(cell: Mapping[str, Any], device: str) -> dict[str, Any]:
         }
         for one in done
     ]  # fmt: skip
-    record["accuracy"] = record["curve"][-1]["accuracy"]
-    record["before_depletion"] = before[-1] if before else None
-    record["deviation"] = _ratio([d for one in done for d in one.deviations], law)
-    record["deviation_before_depletion"] = _ratio([d for one in done for d in one.deviations[:begins_tail]], law)
-    record["l1"] = [round(d.l1, 5) for d in done[-1].deviations]
-    record["l1_expected"] = [round(law(d.samples), 5) for d in done[-1].deviations]
-    record["batches"] = list(done[-1].batches)
-    record["recalibrated"] = None
-    if plain_descent(cell["task"]):
-        record["recalibrated"] = _recalibrated(task, host, members, batch, seed, device)
-    return record
+    return {
+        "curve": curve,
+        "accuracy": curve[-1]["accuracy"],
+        "deviation": _ratio([d for one in done for d in one.deviations], law),
+        "deviation_before_depletion": _ratio([d for one in done for d in one.deviations[:tail_begins]], law),
+        "l1": [round(d.l1, 5) for d in done[-1].deviations],
+        "l1_expected": [round(law(d.samples), 5) for d in done[-1].deviations],
+        "batches": list(done[-1].batches),
+    }
 
 
 def _ratio(deviations: Sequence[Any], law: Any) -> float:
