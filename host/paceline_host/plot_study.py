@@ -46,7 +46,7 @@ def draw_study(made: Figures, path: Path) -> Path:
             handles.update(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=max(1, len(handles)))
         try:
-            figure.savefig(path, format="png", metadata={"Software": "paceline"})
+            figure.savefig(path, format="png", dpi=75.0, metadata={"Software": "paceline"})
         except OSError as error:
             raise StorageError(f"{path}: the picture cannot be written: {error.strerror}") from None
     return path
@@ -65,14 +65,15 @@ def _curves(axis: Axes, made: Figures, place: tuple[str, str, int, int], methods
     axis.set_axis_on()
     axis.set_title(f"{model}: {partition}, K {clients}, B {batch}", loc="left")
     for number, method in enumerate(methods):
-        points: dict[int, list[float]] = {}  # samples so far -> accuracies
+        points: dict[int, list[float]] = {}  # epochs' worth of samples -> accuracies
         for record in _found(made, place, method).values():
-            seen = 0
+            seen, reached = 0, {}
             for one in record["curve"]:
                 seen += one["samples"]
                 if one["accuracy"] is not None:
-                    epochs = round(seen / _samples(record), 3)
-                    points.setdefault(epochs, []).append(100 * one["accuracy"])
+                    reached[math.ceil(seen / _samples(record) - 1e-9)] = 100 * one["accuracy"]
+            for epochs, accuracy in reached.items():
+                points.setdefault(epochs, []).append(accuracy)
         if not points:
             continue
         xs = sorted(points)
@@ -85,7 +86,7 @@ def _curves(axis: Axes, made: Figures, place: tuple[str, str, int, int], methods
 
 
 def _samples(record: Mapping[str, Any]) -> float:
-    """Return the samples of a whole epoch, also of a record whose epochs are cut."""
+    """Return the samples of a whole epoch, or a little more where epochs are cut."""
     total: float = sum(one["samples"] for one in record["curve"])
     return total / float(record["cell"]["epochs"])
 
