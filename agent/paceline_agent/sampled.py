@@ -132,9 +132,8 @@ class SampledMeter:
             if time.monotonic() > end_s:
                 return False
             self._thread.read_now()
-            with self._changed:
-                if not there():
-                    self._changed.wait(FORCED_S)
+            with self._changed:  # a read that brings nothing is no reason to ask again sooner
+                self._changed.wait_for(there, FORCED_S)
         return True
 
     def _is(self, there: Callable[[], bool]) -> bool:

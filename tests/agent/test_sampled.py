@@ -13,7 +13,7 @@ import pytest
 
 from paceline.errors import SettingsError
 from paceline_agent.meters import MeterError, MeterSettings, Reading, open_meter
-from paceline_agent.sampled import SampledMeter
+from paceline_agent.sampled import FORCED_S, SampledMeter
 
 from .trees import battery, hwmon, ina2xx, ina3221, processor, put
 
@@ -25,10 +25,15 @@ class Sensor:
 
     def __init__(self) -> None:
         self.broken = threading.Event()
+        self.silent = threading.Event()
         self.closed = False
+        self.asked = 0
         self.instants: list[int] = []
 
     def read(self, now_us: int) -> Sequence[Reading]:
+        self.asked += 1
+        if self.silent.is_set():
+            return []
         if self.broken.is_set():
             raise MeterError("unplugged")
         self.instants.append(now_us)
@@ -87,6 +92,30 @@ def test_a_sensor_that_dies_in_a_window_leaves_it_unknown() -> None:
         assert "unknown" in w.result.flags
         assert w.result.missed > 0
         assert meter.trouble == "unplugged"
+
+
+def test_a_dead_sensor_is_not_asked_faster_however_many_windows_wait_for_it() -> None:
+    sensor = Sensor()
+    with SampledMeter(sensor, settings(50)) as meter, meter.window() as outer:
+        inner = [meter.window().__enter__() for _ in range(4)]
+        begin_s = time.monotonic()
+        sensor.broken.set()
+        threads = [threading.Thread(target=window.__exit__, args=(None, None, None)) for window in inner]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        periods = (time.monotonic() - begin_s) / 0.05
+        assert 0 < outer.so_far().missed <= 2 * periods + 2
+
+
+def test_a_source_that_has_nothing_new_is_not_asked_at_full_speed() -> None:
+    sensor = Sensor()
+    sensor.silent.set()
+    with SampledMeter(sensor, settings(50)) as meter:
+        before, begin_s = sensor.asked, time.monotonic()
+        assert not meter.read_until(lambda: False, 0.3)
+        assert 3 < sensor.asked - before <= (time.monotonic() - begin_s) / FORCED_S + 20
 
 
 def test_an_error_inside_a_window_is_not_held_up_by_it() -> None:
