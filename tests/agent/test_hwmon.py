@@ -134,6 +134,13 @@ def test_two_chips_of_one_kind_are_told_apart_by_their_place(tmp_path: Path) -> 
     assert one(meter_at(tmp_path, "ina219@1-0040/ch1", "ina219@1-0041/ch1")).power_uw == 6_500_000
 
 
+@pytest.mark.parametrize("labels", [("a", "a"), ("a", "ina3221/a"), ("ina3221@1-0040/a", "b", "a")], ids=str)
+def test_a_rail_that_is_named_twice_under_whatever_names_is_refused(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    ina3221(tmp_path, ("a", "b", "c"))
+    with pytest.raises(MeterError, match=r"names the rail ina3221@1-0040/a twice, .*; keep one"):
+        meter_at(tmp_path, *labels)
+
+
 @pytest.mark.parametrize(
     ("labels", "said"),
     [

@@ -168,6 +168,7 @@ def test_a_cover_by_choice_counts_each_joule_once(
         (("psys", "package"), "psys and package, which psys contains already"),
         (("package", "core", "uncore"), "package and core, uncore, which package contains already"),
         (("psys", "dram"), "psys and dram"),
+        (("package", "dram", "package"), "meter.domains names package twice; keep one of them"),
         (("uncore",), "this processor counts no uncore; change meter.domains"),
     ],
     ids=str,

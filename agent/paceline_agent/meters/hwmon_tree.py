@@ -95,7 +95,10 @@ def find_rails(sysfs_root: Path) -> list[RailFiles]:
 def choose(rails: Sequence[RailFiles], wanted: Sequence[str]) -> tuple[list[RailFiles], tuple[str, ...]]:
     """Return the rails to add up, and flags of the sum. Raises MeterError when that is for the user to say."""
     if wanted:
-        return [_only(rails, name) for name in wanted], ()
+        named = [_only(rails, name) for name in wanted]
+        if twice := next((rail.name for rail in named if named.count(rail) > 1), ""):
+            raise MeterError(f"meter.labels names the rail {twice} twice, and its joules would count twice", "keep one")
+        return named, ()
     usable = [rail for rail in rails if rail.is_on]
     inputs = [rail for label in BOARD_INPUTS for rail in usable if rail.label == label and rail.is_a_meter]
     if len(inputs) == 1:

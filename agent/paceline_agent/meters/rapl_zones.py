@@ -75,6 +75,8 @@ def find_domains(root: Path, kinds: Sequence[str] = ()) -> list[Domain]:
 
 
 def _check_kinds(kinds: Sequence[str]) -> None:
+    if twice := next((kind for kind in kinds if kinds.count(kind) > 1), ""):
+        raise MeterError(f"meter.domains names {twice} twice", "keep one of them")
     for outer, inner in INSIDE.items():
         doubled = sorted(inner & set(kinds))
         if outer in kinds and doubled:
