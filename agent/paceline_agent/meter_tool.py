@@ -105,6 +105,10 @@ def replay(arguments: argparse.Namespace, talk: Talk) -> int:
     """Integrate a trace."""
     trace = read_trace(arguments.file)
     first_us, last_us = trace.span_us
+    if first_us == last_us:
+        count, missed = len(trace.readings), sum(isinstance(entry, Miss) for entry in trace.entries)
+        what = "no readings" if not count else "readings of one instant only"
+        raise MeterError(f"{arguments.file} has {what} ({missed} missed), so its joules are unknown", "record anew")
     begin_us = first_us + round(arguments.begin * 1e6)
     end_us = last_us if arguments.end is None else first_us + round(arguments.end * 1e6)
     if begin_us > end_us:

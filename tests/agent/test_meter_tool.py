@@ -210,6 +210,26 @@ def test_a_trace_that_ends_too_early_leaves_the_rest_unknown(tmp_path: Path, cap
     assert "--begin must not lie after --end" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "has no readings (0 missed), so its joules are unknown"),
+        (['{"missed":"EIO"}', '{"missed":"EIO"}'], "has no readings (2 missed)"),
+        (['{"t":5,"uj":7,"error":0}'], "has readings of one instant only"),
+    ],
+    ids=["head alone", "misses", "one reading"],
+)
+def test_a_trace_that_says_nothing_is_told_and_not_0(
+    tmp_path: Path, capsys: Captured, lines: list[str], said: str
+) -> None:
+    trace = tmp_path / "t"
+    head = '{"schema":"paceline-trace-1","source":"x","period_us":100}'
+    trace.write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+    assert call("replay", trace, "--json") == 7
+    shown = capsys.readouterr()
+    assert (shown.out, said in shown.err) == ("", True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_recording_ends_in_order_when_told_to(tmp_path: Path, number: signal.Signals) -> None:
     ina2xx(tmp_path)

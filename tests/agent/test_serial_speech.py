@@ -108,6 +108,8 @@ def test_channels_that_make_no_total_are_refused(
 
 def test_a_fault_ends_with_the_next_value() -> None:
     speech, _ = hear((POWER,), [((100,),)], {})
+    speech.hear(START_US, f.encode(f.Fault(4, 255, "\x1b[31m4.1 V\n")))
+    assert speech.trouble == "the meter reports fault 4: [31m4.1 V"
     speech.hear(START_US, f.encode(f.Fault(4, 255, "4.1 V")))
     assert speech.trouble == "the meter reports fault 4: 4.1 V"
     frame = f.ReadingFrame(COUNT, COUNT * PERIOD_US, 2, 0, 1, f.pack_values((POWER,), ((100,),)))

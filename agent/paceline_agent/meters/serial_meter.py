@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from paceline.talk import printable
 from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import MeterError, MeterSettings, Reading
 from paceline_agent.meters import serial_frames as frames
@@ -146,7 +147,7 @@ class Frames:
             elif isinstance(frame, frames.Text):
                 self._note(frame.text, arrival_us)
             elif isinstance(frame, frames.Fault):
-                self.trouble = f"the meter reports fault {frame.code}: {frame.text or 'no text'}"
+                self.trouble = f"the meter reports fault {frame.code}: {printable(frame.text) or 'no text'}"
             elif isinstance(frame, frames.Unsupported):
                 self.trouble = (
                     f"the meter speaks version {frame.version} of the format, this agent version {frames.VERSION}; "
@@ -158,7 +159,7 @@ class Frames:
         earned = (arrival_us - self._note_us) // NOTE_US
         if earned > 0:
             self._notes_left, self._note_us = min(NOTES, self._notes_left + earned), arrival_us
-        clean = "".join(c if c.isprintable() else " " for c in text).strip()
+        clean = printable(text)
         if clean and self._notes_left > 0:
             self._notes_left -= 1
             self.notes.append(clean)
