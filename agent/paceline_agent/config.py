@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -75,4 +75,16 @@ def load_with_sheet(path: Path) -> tuple[AgentConfig, Sheet]:
     config, faults = read(sheet, AgentConfig)
     if config is None:
         raise SettingsError(faults)
-    return config, sheet
+    return replace(config, meter=_placed(config.meter, path.parent.absolute())), sheet
+
+
+def _placed(meter: MeterSettings, base: Path) -> MeterSettings:
+    """Return the settings with paths that start at `base` where they are relative."""
+    found: dict[str, str] = {
+        key: str(base / getattr(meter, key)) for key in ("rapl_root", "sysfs_root", "trace") if getattr(meter, key)
+    }
+    if meter.port and "://" not in meter.port:
+        found["port"] = str(base / meter.port)
+    if isinstance(meter.bus, str) and not meter.bus.isdecimal():
+        found["bus"] = str(base / meter.bus)
+    return replace(meter, **found)  # type: ignore[arg-type]  # fields by name

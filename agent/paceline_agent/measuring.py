@@ -66,9 +66,11 @@ class Measurement:
 
     @property
     def coverage(self) -> float:
-        """Share of the window that lies in no gap."""
+        """Share of the window that lies in no gap; of one without any length 0 while nothing is known of it."""
         length_us = self.end_us - self.start_us
-        return self.covered_us / length_us if length_us else 1.0
+        if length_us == 0:
+            return 0.0 if self.energy_uj is None else 1.0
+        return self.covered_us / length_us
 
     @property
     def power_w(self) -> float | None:
@@ -284,16 +286,18 @@ class Measuring:
     def result(self, window: Window) -> Measurement:
         """Return what a window took, as far as it is counted."""
         end_us = window.settled_us
-        known = window.energy_uj is not None
+        is_nothing = window.end_us is not None and (self.final_us or -1) >= window.start_us  # it has no length
+        energy_uj = window.energy_uj if end_us > window.start_us or is_nothing else None  # not begun to count is not 0
+        known = energy_uj is not None
         provenance = "counter" if self._is_counter else "measured"
         if self._source.removeprefix("replay/").startswith("modelled"):
             provenance = "modelled"
         sampling_uj = 0 if self._is_counter else window.spread.half_width_uj()
         return Measurement(
-            self._source, provenance, window.energy_uj, window.start_us, end_us, window.covered_us,
+            self._source, provenance, energy_uj, window.start_us, end_us, window.covered_us,
             max(window.longest_gap_us, end_us - window.seen_us), window.readings, self._missed - window.missed_before,
             window.bound_uj + 2 * window.edge_uj if known else None, sampling_uj if known else None,
-            tuple(window.flags),
+            tuple(window.flags if known else window.flags | {"unknown": None}),
         )  # fmt: skip
 
     def _see(self, window: Window, reading: Reading | Count) -> None:

@@ -125,7 +125,9 @@ def _add_where(parser: CommandParser) -> None:
 
 def _add_source(parser: CommandParser) -> None:
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--config", type=Path, metavar="FILE", help="take [meter] of this agent.toml")
+    choice.add_argument(
+        "--config", type=Path, metavar="FILE", help="take [meter] of this agent.toml; what other options say wins"
+    )
     choice.add_argument("--source", default="auto", metavar="SOURCE", help="as in [meter] (default: what sees most)")
     parser.add_argument("--rail", action="append", default=[], metavar="NAME", help="hwmon: a rail; several add up")
     parser.add_argument("--period-ms", type=int, metavar="MS", help="milliseconds between readings (default: chosen)")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import signal
 import sys
 import threading
@@ -18,23 +19,28 @@ from typing import IO
 from paceline import toml
 from paceline.errors import StorageError
 from paceline.talk import Talk
+from paceline_agent import meter_choice
 from paceline_agent.cadence import Cadence, rhythm_of
 from paceline_agent.comparing import compare
 from paceline_agent.measuring import Measurement, Measuring
 from paceline_agent.metering import Pace
-from paceline_agent.meters import SYSFS, MeterError, MeterSettings, open_source
+from paceline_agent.meters import SYSFS, MeterError, open_source
 from paceline_agent.meters.findings import Finding, Where
 from paceline_agent.meters.findings import scan as ask
 from paceline_agent.meters.rail import Rail
 from paceline_agent.meters.replay import Miss, Recorder, read_trace
 from paceline_agent.probing import Watched, doubts
 from paceline_agent.rail_joules import RailJoules
-from paceline_agent.sampled import MeterWindow, SampledMeter, chosen, opened
+from paceline_agent.sampled import MeterWindow, SampledMeter, opened
+
+KERNELS = ("hwmon", "power_supply", "rapl")  # sources that look below sysfs_root
 
 
 def scan(arguments: argparse.Namespace, talk: Talk) -> int:
     """Show all findings; status 7 when no meter can be used."""
+    rooted = {} if arguments.sysfs_root is None else {"sysfs_root": str(arguments.sysfs_root.absolute())}
     found = ask(Where(arguments.sysfs_root or Path(SYSFS), i2c_bus=arguments.i2c_bus, listen=True))
+    found = [_with(each, rooted) for each in found]
     if arguments.json:
         print(json.dumps({"schema": "paceline-scan-1", "findings": [_plain(finding) for finding in found]}, indent=1))
     else:
@@ -50,7 +56,7 @@ def watch(arguments: argparse.Namespace, talk: Talk) -> int:
     with ExitStack() as life:
         stop = life.enter_context(_until(arguments.seconds))
         tally = RailJoules()
-        meter = life.enter_context(opened(_settings(arguments), {}, [tally]))
+        meter = life.enter_context(opened(meter_choice.first(arguments), {}, [tally]))
         tally.meter = meter
         window = meter.window()
         table = _Table()
@@ -75,7 +81,7 @@ def watch(arguments: argparse.Namespace, talk: Talk) -> int:
 
 def record(arguments: argparse.Namespace, talk: Talk) -> int:
     """Write a trace until told to stop."""
-    settings = _settings(arguments)
+    settings = meter_choice.first(arguments)
     with ExitStack() as life:
         stop = life.enter_context(_until(arguments.seconds))
         source = open_source(settings, time.monotonic_ns() // 1000)
@@ -89,6 +95,10 @@ def record(arguments: argparse.Namespace, talk: Talk) -> int:
         life.callback(_close, file)
         set_us = None if settings.period_ms is None else settings.period_ms * 1000
         recorder = Recorder(file, source.source, Cadence(rhythm_of(source), set_us).period_us)
+        if recorder.error is not None:  # not even the head fits: a file that nobody can replay would be in the way
+            source.close()
+            arguments.file.unlink(missing_ok=True)
+            raise StorageError(f"{arguments.file} cannot be written: {recorder.error.strerror}; nothing is left of it")
         meter = life.enter_context(SampledMeter(source, settings, [recorder]))
         with meter.window() as window:
             while not stop(1.0) and recorder.error is None:
@@ -105,6 +115,10 @@ def replay(arguments: argparse.Namespace, talk: Talk) -> int:
     """Integrate a trace."""
     trace = read_trace(arguments.file)
     first_us, last_us = trace.span_us
+    if first_us == last_us:
+        count, missed = len(trace.readings), sum(isinstance(entry, Miss) for entry in trace.entries)
+        what = "no readings" if not count else "readings of one instant only"
+        raise MeterError(f"{arguments.file} has {what} ({missed} missed), so its joules are unknown", "record anew")
     begin_us = first_us + round(arguments.begin * 1e6)
     end_us = last_us if arguments.end is None else first_us + round(arguments.end * 1e6)
     if begin_us > end_us:
@@ -128,10 +142,9 @@ def selftest(arguments: argparse.Namespace, talk: Talk) -> int:
     """Compare two meters over one window."""
     with ExitStack() as life:
         stop = life.enter_context(_until(arguments.seconds))
-        asked = [_settings(arguments)]
-        if arguments.against:
-            keys = _keys(arguments) | ({"labels": arguments.against_rail} if arguments.against_rail else {})
-            asked.append(chosen(arguments.against, keys))
+        asked = [meter_choice.first(arguments)]
+        if (other := meter_choice.second(arguments)) is not None:
+            asked.append(other)
         watched = [Watched() for _ in asked]
         meters = [life.enter_context(opened(settings, {}, [tap])) for settings, tap in zip(asked, watched, strict=True)]
         for meter, tap in zip(meters, watched, strict=True):
@@ -165,27 +178,6 @@ def _close(file: IO[str]) -> None:
         file.close()
 
 
-def _settings(arguments: argparse.Namespace) -> MeterSettings:
-    """Return the settings that the command line, or the agent.toml it names, asks for."""
-    if arguments.config is not None:
-        from paceline_agent.config import load_config
-
-        return load_config(arguments.config).meter
-    rails = {"labels": arguments.rail} if arguments.rail else {}
-    return chosen(arguments.source, _keys(arguments) | rails)
-
-
-def _keys(arguments: argparse.Namespace) -> dict[str, object]:
-    keys: dict[str, object] = {}
-    if arguments.sysfs_root is not None:
-        keys["sysfs_root"] = str(arguments.sysfs_root)
-    if arguments.period_ms is not None:
-        keys["period_ms"] = arguments.period_ms
-    if arguments.i2c_bus:
-        keys["bus"] = int(arguments.i2c_bus) if arguments.i2c_bus.isdecimal() else arguments.i2c_bus
-    return keys
-
-
 @contextmanager
 def _until(seconds: float | None) -> Iterator[Callable[[float], bool]]:
     """Yield a function that waits for so long, and returns whether it is time to end: a signal, or the length.
@@ -212,7 +204,9 @@ def _until(seconds: float | None) -> Iterator[Callable[[float], bool]]:
 
 def _lines(finding: Finding) -> Iterator[str]:
     mark = "yes" if finding.usable else "no"
-    about = finding.about.removeprefix(finding.name).removeprefix(":").strip()
+    about = finding.about
+    if re.match(rf"{re.escape(finding.name)}[: ]", about):  # its name stands before it already
+        about = about.removeprefix(finding.name).removeprefix(":").strip()
     yield f"{finding.kind:6} {finding.source:13} {mark:4} {finding.name}: {about}"
     if finding.todo:
         yield f"{'':26}{finding.todo}"
@@ -221,6 +215,13 @@ def _lines(finding: Finding) -> Iterator[str]:
         yield from (
             f"{'':26}{line}" for line in ("[meter]", *(f"{key} = {toml.inline(value)}" for key, value in keys.items()))
         )
+
+
+def _with(finding: Finding, keys: Mapping[str, object]) -> Finding:
+    """Return a finding that can be used where it was found."""
+    if not finding.usable or finding.source not in KERNELS:
+        return finding
+    return dataclasses.replace(finding, settings={**finding.settings, **keys})
 
 
 def _plain(finding: Finding) -> dict[str, object]:

@@ -24,6 +24,7 @@ from paceline_agent.meters import Count, Meter, MeterError, Reading
 DOWN_READS = 10  # so many failed reads in a row, a second by default, and nobody waits for the source any more
 SAID = 64  # words of a meter that wait for somebody to look
 PAUSE_S = 0.0005  # at least, whatever a source asks for
+AGAIN_S = 1.0  # a source that fails is asked out of turn once a period, or once in this where a period is longer
 STOP_S = 5.0  # a read that hangs longer is left behind
 
 
@@ -85,6 +86,7 @@ class MeterThread:
         self._said: deque[str] = deque(maxlen=SAID)
         self.trouble = ""  # why there are no readings at present
         self._failures = 0  # in a row
+        self._failed_s = 0.0  # when the last read failed
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
         self._thread.start()
 
@@ -99,8 +101,10 @@ class MeterThread:
 
     def read_now(self) -> None:
         """Read at once, so that a window that has just ended can be closed. An instant source's readings can be drained
-        on return.
+        on return. One that fails is left to its own pace: however many windows wait for it, it is not asked faster.
         """
+        if self.trouble and time.monotonic() < self._failed_s + min(self._period_s, AGAIN_S):
+            return
         if self._instant:
             self._read(wake=False)
         else:
@@ -193,6 +197,7 @@ class MeterThread:
             known = isinstance(error, (MeterError, OSError))  # anything else is a bug, which must not end the metering
             self.trouble = str(error) if known else f"{type(error).__name__}: {error}"
             self._failures += 1
+            self._failed_s = time.monotonic()
             if self._sink is not None:
                 self._sink.missed(self.trouble)
             self._wake()

@@ -8,16 +8,18 @@ print(w.energy_j, w.coverage)
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from paceline.settings import load_table
 from paceline_agent.cadence import Cadence, rhythm_of
 from paceline_agent.frozen import WATCHED
-from paceline_agent.measuring import Measurement, Measuring
+from paceline_agent.measuring import Measurement, Measuring, Window
 from paceline_agent.metering import MeterThread, Sink
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterError, MeterSettings, Reading, open_source
 from paceline_agent.meters.rail import Rail, ShowsRails
@@ -40,6 +42,7 @@ class SampledMeter:
         self._measuring = Measuring(meter.source, Cadence(rhythm_of(meter), set_us).period_us)
         self._reads = 0  # good ones
         self._closed = False
+        self._process = os.getpid()
         self._thread = MeterThread(
             meter, None if set_us is None else set_us / 1e6, instant=settings.source in INSTANT,
             scattered=settings.source in SCATTERED, sink=self,
@@ -69,8 +72,10 @@ class SampledMeter:
         return self._thread.trouble
 
     def close(self) -> None:
-        """End the thread and give the sensor back; once is enough."""
-        if not self._closed:
+        """End the thread and give the sensor back; once is enough. In a forked child it does nothing: both are the
+        parent's.
+        """
+        if not self._closed and not self.is_elsewhere:
             self._closed = True
             self._thread.stop()
 
@@ -95,6 +100,15 @@ class SampledMeter:
     def window(self) -> MeterWindow:
         """Return a context manager that measures what is done inside it."""
         return MeterWindow(self)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Say that this board computes inside it: declared watts are `active_w` there. A sensor has no use for it."""
+        self._meter.activity(_now_us(), True)
+        try:
+            yield
+        finally:
+            self._meter.activity(_now_us(), False)
 
     # Called by the thread that reads -----------------------------------------------------------------------------
 
@@ -132,14 +146,28 @@ class SampledMeter:
             if time.monotonic() > end_s:
                 return False
             self._thread.read_now()
-            with self._changed:
-                if not there():
-                    self._changed.wait(FORCED_S)
+            with self._changed:  # a read that brings nothing is no reason to ask again sooner
+                end_of_wait_s = time.monotonic() + FORCED_S
+                while not there() and (left_s := end_of_wait_s - time.monotonic()) > 0:
+                    self._changed.wait(left_s)
         return True
 
     def _is(self, there: Callable[[], bool]) -> bool:
         with self._changed:
             return there()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return whether this is a forked child, which has no thread that reads, and maybe a lock that nobody opens."""
+        return self._process != os.getpid()
+
+    def check_process(self) -> None:
+        """Raise MeterError in a forked child."""
+        if self.is_elsewhere:
+            raise MeterError(
+                f"{self.source} was opened by process {self._process}, before it forked this one: nobody reads it here",
+                "open a meter in the child, or start it by spawn and hand it what open_meter needs",
+            )
 
     def needs(self, window_us: int) -> None:
         """Learn how long a window was."""
@@ -161,9 +189,11 @@ class MeterWindow:
         self._meter = meter
         self._lock, self._measuring = meter.locked()
         self._result: Measurement | None = None
+        self._window: Window | None = None
 
     def __enter__(self) -> MeterWindow:
         """Open it at a reading taken now. Raises MeterError when none can be had."""
+        self._meter.check_process()
         begin_us = _now_us()
         if not self._meter.read_until(lambda: (self._measuring.final_us or 0) >= begin_us):
             raise MeterError(f"{self._meter.source} gives no reading: {self._meter.trouble or 'it does not answer'}")
@@ -175,23 +205,33 @@ class MeterWindow:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close it now, with a reading just after, and of a counter one just before."""
+        if kind is not None and self._meter.is_elsewhere:
+            return  # what has gone wrong matters more
+        window = self._opened()
         if self._measuring.is_counter:
             reads = self._meter.good_reads()
             self._meter.read_until(lambda: self._meter.good_reads() > reads, EDGE_S)
         with self._lock:
-            self._measuring.end(self._window, max(_now_us(), self._window.settled_us))
+            self._measuring.end(window, max(_now_us(), window.settled_us))
         if kind is None:
             patience_s = 1.0 + 3 * self._meter.period_us / 1e6  # longer would be a gap
-            self._meter.read_until(lambda: self._window.is_final, patience_s)
+            self._meter.read_until(lambda: window.is_final, patience_s)
         with self._lock:
-            self._measuring.give_up(self._window)
-            self._result = self._measuring.result(self._window)
+            self._measuring.give_up(window)
+            self._result = self._measuring.result(window)
         self._meter.needs(self._result.end_us - self._result.start_us)
 
     def so_far(self) -> Measurement:
-        """Return what it has taken up to the last reading."""
+        """Return what it has taken up to the last reading. Raises MeterError when it has not begun."""
+        window = self._opened()
         with self._lock:
-            return self._measuring.result(self._window)
+            return self._measuring.result(window)
+
+    def _opened(self) -> Window:
+        self._meter.check_process()
+        if self._window is None:
+            raise MeterError("this window has not begun", "open it by `with meter.window() as w:`")
+        return self._window
 
     @property
     def result(self) -> Measurement:
@@ -213,21 +253,30 @@ def opened(settings: MeterSettings | str, keys: Mapping[str, object], taps: Sequ
     """Return what `open_meter` returns. `taps`: are told of each read, too."""
     if isinstance(settings, str):
         settings = chosen(settings, keys)
+    elif not isinstance(settings, MeterSettings):
+        raise TypeError(f"open_meter: expected the name of a source, or MeterSettings, got {settings!r}")
+    elif keys:
+        raise TypeError(f"open_meter: {', '.join(keys)}: not beside MeterSettings, which say it")
     meter = open_source(settings, _now_us())
     if meter is None:
-        raise MeterError('meter.source = "none" measures nothing', "name one, or none at all to have it found")
+        raise MeterError(
+            'meter.source = "none" measures nothing', "name a source, or call open_meter() to have one found"
+        )
     return SampledMeter(meter, settings, taps)
 
 
-def chosen(source: str, keys: Mapping[str, object]) -> MeterSettings:
-    """Return the settings of a source by name; "auto": of the one that sees most of this board. Raises MeterError."""
+def chosen(source: str, keys: Mapping[str, object], where: str = "open_meter") -> MeterSettings:
+    """Return the settings of a source by name; "auto": of the one that sees most of this board. Raises MeterError.
+
+    where: who asks, for what is told of wrong keys.
+    """
     found: Mapping[str, object] = {}
     if source == "auto":
         from paceline_agent.meters.findings import Where, best
 
         finding = best(Where(Path(str(keys.get("sysfs_root", "/sys")))))
         source, found = finding.source, finding.settings
-    return load_table({**found, **keys, "source": source}, MeterSettings, where="open_meter")
+    return load_table({**found, **keys, "source": source}, MeterSettings, where=where)
 
 
 def _now_us() -> int:

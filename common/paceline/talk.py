@@ -63,6 +63,11 @@ class Talk:
         sys.stderr.flush()
 
 
+def printable(text: str) -> str:
+    """Return a text that others made without what colours, moves or clears a person's screen."""
+    return "".join(character if character.isprintable() else " " for character in text).strip()
+
+
 def json_line(level: str, component: str, board: str, event: str, text: str) -> str:
     """Return one object on one line; what is not known is left out."""
     now_ns = time.time_ns()

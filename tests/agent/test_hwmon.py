@@ -134,6 +134,13 @@ def test_two_chips_of_one_kind_are_told_apart_by_their_place(tmp_path: Path) -> 
     assert one(meter_at(tmp_path, "ina219@1-0040/ch1", "ina219@1-0041/ch1")).power_uw == 6_500_000
 
 
+@pytest.mark.parametrize("labels", [("a", "a"), ("a", "ina3221/a"), ("ina3221@1-0040/a", "b", "a")], ids=str)
+def test_a_rail_that_is_named_twice_under_whatever_names_is_refused(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    ina3221(tmp_path, ("a", "b", "c"))
+    with pytest.raises(MeterError, match=r"names the rail ina3221@1-0040/a twice, .*; keep one"):
+        meter_at(tmp_path, *labels)
+
+
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
@@ -160,7 +167,7 @@ def test_parts_that_tell_their_own_power_are_not_taken_for_the_board(tmp_path: P
 def test_a_board_without_any_is_told_so(tmp_path: Path, files: dict[str, int]) -> None:
     if files:
         hwmon(tmp_path, 0, "coretemp", "coretemp.0", files)
-    with pytest.raises(MeterError, match="no driver below /sys/class/hwmon shows power; choose another"):
+    with pytest.raises(MeterError, match=rf"no driver below {tmp_path}/class/hwmon shows power; choose another"):
         meter_at(tmp_path)
 
 

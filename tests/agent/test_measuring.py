@@ -53,6 +53,18 @@ def test_windows_that_meet_add_up_exactly(steps: list[tuple[int, int]], cuts: tu
     assert whole == left + right
 
 
+def test_what_has_not_begun_to_be_counted_is_unknown_and_not_0() -> None:
+    measuring = Measuring("hwmon/x", PERIOD_US)
+    for readings in ([], [point(0, 1_000_000)]):
+        for reading in readings:
+            measuring.add(reading)
+        result = measuring.result(measuring.open(0))
+        assert (result.energy_j, result.power_w, result.bound_j, result.sampling_j) == (None, None, None, None)
+        assert (result.coverage, result.flags) == (0.0, ("unknown",))
+    ended = measured([], 5, 5)
+    assert (ended.energy_j, ended.coverage) == (None, 0.0)
+
+
 def test_a_window_may_be_longer_than_what_the_integrator_remembers() -> None:
     readings: list[Reading | Count] = [point(step * PERIOD_US, 1_000_000) for step in range(10 * KNOTS)]
     result = measured(readings, 0, (10 * KNOTS - 1) * PERIOD_US)

@@ -54,9 +54,11 @@ def test_scan_tells_what_to_write_into_agent_toml(tmp_path: Path, capsys: Captur
     shown = json.loads(capsys.readouterr().out)
     assert shown["schema"] == "paceline-scan-1"
     found = {(finding["kind"], finding["name"]): finding for finding in shown["findings"]}
-    assert found["meter", "package-0"]["settings"] == {"source": "rapl"}
+    assert found["meter", "package-0"]["settings"] == {"source": "rapl", "sysfs_root": str(tmp_path)}
     rail = found["rail", "ina3221@7-0041/b"]
-    assert (rail["usable"], rail["settings"]) == (True, {"source": "hwmon", "labels": ["ina3221@7-0041/b"]})
+    assert (rail["usable"], rail["settings"]) == (
+        True, {"source": "hwmon", "labels": ["ina3221@7-0041/b"], "sysfs_root": str(tmp_path)},
+    )  # fmt: skip
     assert "name them in meter.labels" in found["meter", "total"]["todo"]
     assert "write its microohms" in found["rail", "ina219@1-0040/ch1"]["todo"]
     assert not found["meter", str(tmp_path / "class" / "power_supply")]["usable"]
@@ -65,6 +67,18 @@ def test_scan_tells_what_to_write_into_agent_toml(tmp_path: Path, capsys: Captur
     text = capsys.readouterr().out
     assert "[meter]\n" in text
     assert 'labels = ["ina3221@7-0041/b"]\n' in text
+    assert f'sysfs_root = "{tmp_path}"\n' in text, "what is pasted must find it again"
+
+
+def test_scan_shows_paths_whole_and_names_what_is_not_there(tmp_path: Path, capsys: Captured) -> None:
+    processor(tmp_path).with_name("max_energy_range_uj").unlink()
+    assert call("scan", "--sysfs-root", tmp_path, "--i2c-bus", "99") == 7
+    shown = capsys.readouterr().out
+    zone = tmp_path / "class" / "powercap" / "intel-rapl:0"
+    assert f"{tmp_path}/class/powercap: {zone}/max_energy_range_uj cannot be read" in shown
+    assert "99: this is no I2C bus of this machine" in shown
+    assert call("scan", "--sysfs-root", tmp_path / "nope") == 7
+    assert f"sysfs_root = '{tmp_path}/nope' is no folder here; the kernel's own tree is /sys" in capsys.readouterr().err
 
 
 def test_scan_on_a_machine_without_a_sensor_is_status_7(tmp_path: Path, capsys: Captured) -> None:
@@ -148,14 +162,57 @@ def test_watch_shows_rails_and_the_whole(tmp_path: Path, capsys: Captured) -> No
 
 def test_watch_takes_the_meter_of_an_agent_toml(tmp_path: Path, capsys: Captured) -> None:
     battery(tmp_path, power_now=3_000_000)
-    config = tmp_path / "agent.toml"
-    config.write_text(
-        'key_file = "a.key"\nstate_dir = "s"\n[host]\nendpoint = "tcp://127.0.0.1:1"\npublic_key = "a.pub"\n'
-        f'[meter]\nsource = "power_supply"\nperiod_ms = 10\nsysfs_root = "{tmp_path}"\n',
-        encoding="utf-8",
-    )
+    config = agent_toml(tmp_path, f'source = "power_supply"\nperiod_ms = 10\nsysfs_root = "{tmp_path}"')
     assert call("watch", "--config", config, "--seconds", "0.1", "--json") == 0
     assert '"source": "power_supply/BAT0"' in capsys.readouterr().out
+
+
+def agent_toml(folder: Path, meter: str) -> Path:
+    """Write an agent.toml with this [meter]."""
+    folder.mkdir(exist_ok=True)
+    config = folder / "agent.toml"
+    config.write_text(
+        'key_file = "a.key"\nstate_dir = "s"\n[host]\nendpoint = "tcp://127.0.0.1:1"\npublic_key = "a.pub"\n'
+        f"[meter]\n{meter}\n",
+        encoding="utf-8",
+    )
+    return config
+
+
+@pytest.mark.parametrize(
+    ("meter", "words", "status", "said"),
+    [
+        ('source = "hwmon"', ("--rail", "nonsense"), 7, "no rail nonsense is here"),
+        ('source = "hwmon"', ("--sysfs-root", "/nope"), 7, "sysfs_root = '/nope' is no folder"),
+        ('source = "hwmon"', ("--i2c-bus", "7"), 3, 'meter.bus belongs to source = "ina219" or "ina3221"'),
+        ('source = "hwmon"', ("--period-ms", "1"), 3, "period_ms"),
+        ('source = "rapl"', ("--rail", "x"), 3, 'meter.labels belongs to source = "hwmon"'),
+        ("period_ms = 20", (), 7, "names no [meter] source, so there is nothing to read; name one there, or leave"),
+        ('source = "hwmon"', ("--period-ms", "20"), 0, "(set)"),
+    ],
+    ids=str,
+)
+def test_what_is_said_beside_an_agent_toml_counts(
+    tmp_path: Path, capsys: Captured, meter: str, words: tuple[str, ...], status: int, said: str
+) -> None:
+    ina2xx(tmp_path)
+    config = agent_toml(tmp_path, meter + ('\nsysfs_root = "."' if "source" in meter else ""))
+    assert call("watch", "--config", config, "--seconds", "0.3", "--every", "0.1", *words) == status
+    assert said in capsys.readouterr().err
+
+
+def test_relative_paths_of_an_agent_toml_start_at_its_folder(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ina2xx(tmp_path / "there" / "tree")
+    monkeypatch.chdir(tmp_path)
+    there = Path("there")
+    for keys in ('"rapl"\nrapl_root = "no"', '"replay"\ntrace = "no"', '"serial"\nport = "no"'):
+        config = agent_toml(there, f"source = {keys}")
+        assert call("watch", "--config", config, "--seconds", "0.05") == 7
+        assert f"{tmp_path}/there/no" in capsys.readouterr().err
+    config = agent_toml(there, 'source = "hwmon"\nsysfs_root = "tree"')
+    assert call("watch", "--config", config, "--seconds", "0.05") == 0
 
 
 def test_what_was_recorded_replays_to_the_same_joules(tmp_path: Path, capsys: Captured) -> None:
@@ -186,6 +243,16 @@ def test_what_was_recorded_replays_to_the_same_joules(tmp_path: Path, capsys: Ca
         (("watch", "--source", "hwmon", "--rail", "x"), 7, "no rail x is here"),
         (("watch",), 7, "no meter is usable here"),
         (("watch", "--seconds", "0"), 2, "expected a number above 0"),
+        (("watch", "--source", "rapl", "--rail", "x"), 2, "--rail is for --source hwmon, not for rapl"),
+        (("watch", "--rail", "x"), 7, "no rail x is here"),
+        (("watch", "--source", "modelled"), 2, "no option tells its idle_w and active_w; write [meter] into an agent"),
+        (("watch", "--source", "ina219"), 2, "no option tells its shunt_ohm; write [meter] into an agent.toml"),
+        (("watch", "--source", "none"), 7, "name a source, or call open_meter() to have one found"),
+        (
+            ("selftest", "--source", "hwmon", "--known-w", "1", "--against-rail", "x"),
+            2,
+            "--against-rail needs --against",
+        ),
         (("selftest", "--source", "hwmon"), 2, "one of the arguments --against --known-w is required"),
     ],
     ids=str,
@@ -208,6 +275,26 @@ def test_a_trace_that_ends_too_early_leaves_the_rest_unknown(tmp_path: Path, cap
     assert (shown["energy_j"], shown["missed"]) == (None, 1)
     assert call("replay", trace, "--begin", "5") == 7
     assert "--begin must not lie after --end" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "has no readings (0 missed), so its joules are unknown"),
+        (['{"missed":"EIO"}', '{"missed":"EIO"}'], "has no readings (2 missed)"),
+        (['{"t":5,"uj":7,"error":0}'], "has readings of one instant only"),
+    ],
+    ids=["head alone", "misses", "one reading"],
+)
+def test_a_trace_that_says_nothing_is_told_and_not_0(
+    tmp_path: Path, capsys: Captured, lines: list[str], said: str
+) -> None:
+    trace = tmp_path / "t"
+    head = '{"schema":"paceline-trace-1","source":"x","period_us":100}'
+    trace.write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+    assert call("replay", trace, "--json") == 7
+    shown = capsys.readouterr()
+    assert (shown.out, said in shown.err) == ("", True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -245,6 +332,18 @@ def test_a_disk_that_is_full_ends_a_recording_with_a_sentence(tmp_path: Path) ->
     assert done.returncode == 10, done.stderr
     assert "load.trace cannot be written: File too large" in done.stderr
     assert read_trace(tmp_path / "load.trace").entries, "what was written can be replayed"
+
+
+def test_a_recording_of_which_not_even_the_head_fits_leaves_nothing_behind(tmp_path: Path) -> None:
+    ina2xx(tmp_path)
+    again = f"{sys.executable} -m paceline_agent meter record load.trace --sysfs-root ."
+    for _ in range(2):
+        done = subprocess.run(
+            ["bash", "-c", f"trap '' XFSZ; ulimit -f 0; exec {again}"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 10, done.stderr
+        assert "load.trace cannot be written: File too large; nothing is left of it" in done.stderr
 
 
 # selftest ------------------------------------------------------------------------------------------------------------

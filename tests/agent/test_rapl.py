@@ -27,7 +27,8 @@ from paceline_agent.joules import Joules
 from paceline_agent.metering import MeterThread
 from paceline_agent.meters import Count, Domain, MeterError, MeterSettings, open_source
 from paceline_agent.meters.counting import POWER_MAX_W
-from paceline_agent.meters.rapl import UPDATE_US, Rapl
+from paceline_agent.meters.findings import Where
+from paceline_agent.meters.rapl import UPDATE_US, Rapl, find
 
 INTEL_UJ, AMD_UJ = 262_143_328_850, 65_532_610_987  # max_energy_range_uj at units of 61 035 and 15 258 nJ
 INTEL_MODULUS_UJ = 2**32 * 61_035 // 1000
@@ -168,6 +169,7 @@ def test_a_cover_by_choice_counts_each_joule_once(
         (("psys", "package"), "psys and package, which psys contains already"),
         (("package", "core", "uncore"), "package and core, uncore, which package contains already"),
         (("psys", "dram"), "psys and dram"),
+        (("package", "dram", "package"), "meter.domains names package twice; keep one of them"),
         (("uncore",), "this processor counts no uncore; change meter.domains"),
     ],
     ids=str,
@@ -452,6 +454,19 @@ def test_a_range_that_is_none_is_refused(powercap: Path, text: str) -> None:
     put(counter.with_name("max_energy_range_uj"), text)
     with pytest.raises(MeterError, match="max_energy_range_uj: expected a count of microjoules above 0"):
         meter_at(powercap)
+
+
+@pytest.mark.parametrize("range_j", [1, 20, 99])
+def test_a_range_that_could_wrap_twice_between_readings_is_refused_by_scan_and_meter_alike(
+    powercap: Path, range_j: int
+) -> None:
+    root = powercap / "class" / "powercap"
+    root.mkdir(parents=True)
+    zone(root, "intel-rapl:0", "package-0", range_uj=range_j * 1_000_000)
+    with pytest.raises(MeterError, match=f"begins anew after {range_j} J .*; at least 100 J are needed"):
+        meter_at(root)
+    (finding,) = find(Where(powercap))
+    assert (finding.usable, f"after {range_j} J" in finding.about) == (False, True)
 
 
 def test_without_a_range_nothing_is_measured(powercap: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.talk import printable
 from paceline_agent.metering import Pace
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading
-from paceline_agent.meters.replay import Miss, Recorder, Replay, read_trace
+from paceline_agent.meters.replay import Miss, Recorder, Replay, end_of, read_trace
 
 INSTANTS = st.integers(0, 1 << 62)
 FLAGS = st.lists(st.sampled_from(["negative", "derived_total", "mirrored"]), unique=True).map(tuple)
@@ -23,7 +24,7 @@ READINGS = st.builds(
     INSTANTS, st.integers(0, 1 << 40), st.integers(-(10**11), 10**11), st.integers(0, 10**11), FLAGS,
 )  # fmt: skip
 COUNTS = st.builds(Count, INSTANTS, INSTANTS, INSTANTS, FLAGS)
-MISSES = st.builds(Miss, st.text())
+MISSES = st.builds(Miss, st.text().map(printable))
 PACES = st.builds(Pace, st.integers(1, 60_000_000))
 
 
@@ -40,13 +41,23 @@ def written(entries: list[Reading | Count | Miss | Pace]) -> str:
     return file.getvalue()
 
 
+def in_order(entries: list[Reading | Count | Miss | Pace]) -> list[Reading | Count | Miss | Pace]:
+    """Leave misses and periods where they are, and let readings come as time does."""
+    readings = sorted((entry for entry in entries if isinstance(entry, Reading | Count)), key=end_of)
+    return [readings.pop(0) if isinstance(entry, Reading | Count) else entry for entry in entries]
+
+
 def trace_at(folder: Path, *entries: Reading | Count | Miss | Pace) -> Path:
     path = folder / "load.trace"
     path.write_text(written(list(entries)), encoding="utf-8")
     return path
 
 
-@given(entries=st.lists(st.one_of(READINGS, COUNTS, MISSES, PACES)))
+@given(
+    entries=st.one_of(*(st.lists(st.one_of(kind, MISSES, PACES)) for kind in (READINGS, COUNTS))).map(
+        lambda entries: in_order(entries)
+    )
+)
 def test_what_is_written_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, entries: list[Reading | Count | Miss | Pace]
 ) -> None:
@@ -67,7 +78,8 @@ def test_a_trace_that_was_cut_off_is_read_up_to_the_cut(tmp_path: Path) -> None:
     [
         "", "[]", "nonsense", '{"t0":0,"t1":1}', '{"t0":2,"t1":1,"uw":1,"error":0}', '{"t":-1,"uj":1,"error":0}',
         '{"t":1,"uj":1.5,"error":0}', '{"t":1,"uj":true,"error":0}', '{"t":1,"uj":1,"error":0,"flags":[1]}',
-        json.dumps({"t": 1 << 70, "uj": 1, "error": 0}),
+        json.dumps({"t": 1 << 70, "uj": 1, "error": 0}), "[" * 5000,
+        '{"t0":0,"t1":0,"uw":1,"error":0,"flags":["a\\u001b"]}',
     ],
 )  # fmt: skip
 def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, line: str) -> None:
@@ -78,8 +90,32 @@ def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, line: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        (Reading(99, 99, 5), "it ends 101 us before the reading above it"),
+        (Count(300, 5), "readings of power or counts of joules, never both"),
+    ],
+)
+def test_readings_out_of_order_or_of_two_kinds_are_refused_by_their_line(
+    tmp_path: Path, then: Reading | Count, said: str
+) -> None:
+    path = trace_at(tmp_path, Reading(100, 100, 5), Reading(200, 200, 5), Miss("EIO"), then)
+    with pytest.raises(MeterError, match=f"load.trace, line 5: .*{said}"):
+        read_trace(path)
+
+
+def test_what_a_trace_shows_to_people_cannot_move_their_screen(tmp_path: Path) -> None:
+    path = trace_at(tmp_path, Reading(0, 0, 5), Miss("\x1b[31mEIO\n"))
+    assert read_trace(path).entries[-1] == Miss("[31mEIO")
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("hwmon/ina219/ch1", "\\u001b[31mEVIL"), encoding="utf-8")
+    with pytest.raises(MeterError, match=r"line 1: expected .* source \(printable\)"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
     "head", ["", "{}\n", '{"schema":"paceline-trace-2","source":"x","period_us":1}\n', "\x00\n",
-             '{"schema":"paceline-trace-1","source":"x","period_us":0}\n'],
+             '{"schema":"paceline-trace-1","source":"x","period_us":0}\n', "[" * 5000 + "\n"],
 )  # fmt: skip
 def test_what_is_no_trace_is_refused(tmp_path: Path, head: str) -> None:
     path = tmp_path / "other"

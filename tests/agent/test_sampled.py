@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,7 @@ import pytest
 
 from paceline.errors import SettingsError
 from paceline_agent.meters import MeterError, MeterSettings, Reading, open_meter
-from paceline_agent.sampled import SampledMeter
+from paceline_agent.sampled import FORCED_S, SampledMeter
 
 from .trees import battery, hwmon, ina2xx, ina3221, processor, put
 
@@ -25,10 +27,15 @@ class Sensor:
 
     def __init__(self) -> None:
         self.broken = threading.Event()
+        self.silent = threading.Event()
         self.closed = False
+        self.asked = 0
         self.instants: list[int] = []
 
     def read(self, now_us: int) -> Sequence[Reading]:
+        self.asked += 1
+        if self.silent.is_set():
+            return []
         if self.broken.is_set():
             raise MeterError("unplugged")
         self.instants.append(now_us)
@@ -87,6 +94,30 @@ def test_a_sensor_that_dies_in_a_window_leaves_it_unknown() -> None:
         assert "unknown" in w.result.flags
         assert w.result.missed > 0
         assert meter.trouble == "unplugged"
+
+
+def test_a_dead_sensor_is_not_asked_faster_however_many_windows_wait_for_it() -> None:
+    sensor = Sensor()
+    with SampledMeter(sensor, settings(50)) as meter, meter.window() as outer:
+        inner = [meter.window().__enter__() for _ in range(4)]
+        begin_s = time.monotonic()
+        sensor.broken.set()
+        threads = [threading.Thread(target=window.__exit__, args=(None, None, None)) for window in inner]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        periods = (time.monotonic() - begin_s) / 0.05
+        assert 0 < outer.so_far().missed <= 2 * periods + 2
+
+
+def test_a_source_that_has_nothing_new_is_not_asked_at_full_speed() -> None:
+    sensor = Sensor()
+    sensor.silent.set()
+    with SampledMeter(sensor, settings(50)) as meter:
+        before, begin_s = sensor.asked, time.monotonic()
+        assert not meter.read_until(lambda: False, 0.3)
+        assert 3 < sensor.asked - before <= (time.monotonic() - begin_s) / FORCED_S + 20
 
 
 def test_an_error_inside_a_window_is_not_held_up_by_it() -> None:
@@ -172,6 +203,51 @@ def test_settings_choose_a_meter_too(tmp_path: Path) -> None:
         (rail,) = meter.rails()
         assert (rail.voltage_uv, rail.current_ua, rail.power_uw) == (5_000_000, 1_200_000, 6_000_000)
     assert w.result.power_w == pytest.approx(6.0)
+
+
+def test_declared_watts_are_active_where_the_program_says_so() -> None:
+    with open_meter("modelled", idle_w=2.0, active_w=6.0) as meter:
+        with meter.window() as w, meter.active():
+            time.sleep(0.05)
+        assert w.result.power_w == pytest.approx(6.0, rel=0.05)
+        with meter.window() as w:
+            time.sleep(0.05)
+        assert w.result.power_w == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_forked_child_is_told_to_open_a_meter_of_its_own() -> None:
+    sensor = Sensor()
+    with SampledMeter(sensor, settings()) as meter, meter.window() as w:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # whoever hangs here ends
+            told = 0
+            for look in (lambda: meter.window().__enter__(), w.so_far, lambda: w.__exit__(None, None, None)):
+                try:
+                    look()
+                except MeterError as error:
+                    told += "before it forked this one" in str(error)
+            meter.close()
+            os._exit(told + 10 * sensor.closed)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        assert not sensor.closed
+    assert w.energy_j is not None
+
+
+def test_a_window_that_has_not_begun_says_so() -> None:
+    with SampledMeter(Sensor(), settings()) as meter:
+        w = meter.window()
+        for look in (lambda: w.energy_j, lambda: w.coverage, w.so_far):
+            with pytest.raises(MeterError, match="this window has not begun; open it by"):
+                look()
+
+
+@pytest.mark.parametrize("wrong", [5, None, Path("x")])
+def test_what_is_no_source_is_no_source(wrong: object) -> None:
+    with pytest.raises(TypeError, match="expected the name of a source, or MeterSettings, got"):
+        open_meter(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="period_ms: not beside MeterSettings"):
+        open_meter(settings(), period_ms=20)
 
 
 def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path: Path) -> None:

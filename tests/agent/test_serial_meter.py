@@ -308,8 +308,11 @@ def test_nobody_listens() -> None:
 
 def test_what_is_no_port_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for port in (str(tmp_path / "file"), "nonsense://x"):
-        with pytest.raises(MeterError, match=r"meter\.port = '.*(is no serial port|cannot be opened)"):
+    for port in (str(tmp_path / "file"), "/dev/null"):
+        with pytest.raises(MeterError, match=rf"meter\.port = '{port}' is no serial port; here: "):
+            open_source(MeterSettings("serial", port=port), 0)
+    for port in ("nonsense://x", "socket://", "socket://host", "socket://host:x", "rfc2217://:5"):
+        with pytest.raises(MeterError, match=rf"'{port}': expected a device, socket://HOST:PORT or rfc2217:"):
             open_source(MeterSettings("serial", port=port), 0)
 
 

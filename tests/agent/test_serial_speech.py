@@ -51,10 +51,25 @@ def test_a_mean_power_fills_the_time_since_the_reading_before() -> None:
     assert sum(r.t1_us - r.t0_us for r in readings) == (COUNT - 1) * PERIOD_US
 
 
-def test_energy_may_flow_back_and_wrap() -> None:
+def test_energy_may_wrap() -> None:
     top = 2**63 - 1
-    _, readings = hear((ENERGY,), [((top,),), ((-top - 1 + 39,),), ((top,),)], {})
-    assert [r.power_uw for r in readings[:3]] == [2_000_000, -2_000_000, 0]  # 40 mJ in 20 ms, there and back
+    _, readings = hear((ENERGY,), [((top,),), ((-top - 1 + 39,),)], {})
+    assert [r.power_uw for r in readings[:2]] == [2_000_000, 0]  # 40 mJ in 20 ms
+
+
+def test_a_counter_that_falls_without_a_boot_was_reset_though_another_one_hides_it_in_the_sum() -> None:
+    both = f.Channel("part", f.ENERGY, f.COUNTED, 1_000_000)
+    values: list[tuple[tuple[int, ...], ...]] = [
+        ((20 * (number if number < 50 else number - 50),), (20 * number + (10_000 if number >= 50 else 0),))
+        for number in range(COUNT)
+    ]
+    speech, readings = hear((ENERGY, both), values, {})
+    assert speech.stream is not None
+    assert speech.stream.health.resets == 1
+    assert {r.power_uw for r in readings} == {2_000_000}, "the step in which one fell is no energy"
+    (flagged,) = [number for number, r in enumerate(readings) if r.flags]
+    assert readings[flagged].flags == ("reset",)
+    assert readings[flagged].t0_us - readings[flagged - 1].t1_us == pytest.approx(PERIOD_US, abs=2)
 
 
 def test_the_total_is_what_counts_or_what_was_chosen() -> None:
@@ -76,17 +91,25 @@ def test_what_is_not_fresh_is_no_reading_and_what_is_at_the_end_of_the_scale_is_
 
 
 @pytest.mark.parametrize(
-    ("channels", "named"),
-    [((OTHER,), "choose of them, got []"), ((ENERGY, POWER), "of different kinds")],
+    ("channels", "wanted", "named"),
+    [
+        ((OTHER,), (), "choose of them, got []"),
+        ((ENERGY, POWER), (), "of different kinds"),
+        ((ENERGY, OTHER), ("BAT", "part", "BAT"), "meter.channels names BAT twice, and its joules would count twice"),
+    ],
 )
-def test_channels_that_make_no_total_are_refused(channels: tuple[f.Channel, ...], named: str) -> None:
-    speech = Frames(MeterSettings("serial", 20, port="/dev/x"), 0)
+def test_channels_that_make_no_total_are_refused(
+    channels: tuple[f.Channel, ...], wanted: tuple[str, ...], named: str
+) -> None:
+    speech = Frames(MeterSettings("serial", 20, port="/dev/x", channels=wanted), 0)
     speech.hear(START_US, f.encode(f.Ident(PERIOD_US, 1, bytes(8), "", channels)))
     assert named in speech.trouble
 
 
 def test_a_fault_ends_with_the_next_value() -> None:
     speech, _ = hear((POWER,), [((100,),)], {})
+    speech.hear(START_US, f.encode(f.Fault(4, 255, "\x1b[31m4.1 V\n")))
+    assert speech.trouble == "the meter reports fault 4: [31m4.1 V"
     speech.hear(START_US, f.encode(f.Fault(4, 255, "4.1 V")))
     assert speech.trouble == "the meter reports fault 4: 4.1 V"
     frame = f.ReadingFrame(COUNT, COUNT * PERIOD_US, 2, 0, 1, f.pack_values((POWER,), ((100,),)))

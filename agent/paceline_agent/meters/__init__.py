@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, cast
 
 from paceline.errors import PacelineError
@@ -217,8 +218,16 @@ def open_source(settings: MeterSettings, now_us: int) -> Meter | None:
     """Return the source that agent.toml names, None for "none"; reading it is the caller's. Raises MeterError."""
     if settings.source == "none":
         return None
+    if settings.source in ("hwmon", "power_supply", "rapl"):
+        check_root(Path(settings.sysfs_root))
     module, attribute = SOURCES[settings.source].split(":")
     return cast(Meter, getattr(importlib.import_module(module), attribute)(settings, now_us))
+
+
+def check_root(sysfs_root: Path) -> None:
+    """Raise MeterError when there is no such folder: what is not in it would be missed for another reason."""
+    if not sysfs_root.is_dir():
+        raise MeterError(f"sysfs_root = {str(sysfs_root)!r} is no folder here", f"the kernel's own tree is {SYSFS}")
 
 
 def open_meter(settings: MeterSettings | str = "auto", **keys: object) -> SampledMeter:

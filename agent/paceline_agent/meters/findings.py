@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from paceline_agent.meters import SOURCES, MeterError
+from paceline_agent.meters import SOURCES, MeterError, check_root
 
 # Which source to take where several are there: what sees the whole board before what sees a part of it.
 PREFERRED = ("hwmon", "ina3221", "ina219", "serial", "power_supply", "rapl")
@@ -56,7 +56,11 @@ def refused(source: str, name: str, error: MeterError) -> Finding:
 
 
 def scan(where: Where) -> list[Finding]:
-    """Return what all sources find, usable meters first. A source that fails in whatever way hides no other one."""
+    """Return what all sources find, usable meters first. A source that fails in whatever way hides no other one.
+
+    Raises MeterError when there is no such tree.
+    """
+    check_root(where.sysfs_root)
     found: list[Finding] = []
     modules = dict.fromkeys([*(target.split(":")[0] for target in SOURCES.values()), *PLACES])
     for module in modules:

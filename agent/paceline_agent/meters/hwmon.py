@@ -116,7 +116,8 @@ class Hwmon:
         """Nothing is held open."""
 
     def _look(self) -> tuple[list[RailFiles], tuple[str, ...]]:
-        return choose(find_rails(Path(self._settings.sysfs_root)), self._settings.labels)
+        root = Path(self._settings.sysfs_root)
+        return choose(find_rails(root), self._settings.labels, root)
 
     def _find_again(self) -> None:
         """Look for the same rails, under whatever number."""

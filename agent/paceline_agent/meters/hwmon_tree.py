@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline_agent.meters import MeterError, sysfs
+from paceline_agent.meters import SYSFS, MeterError, sysfs
 
 # Which voltage goes with which current (from the kernel's documents of each driver). Further in* are shunts or pins.
 IN1 = (("in1", "curr1"),)
@@ -92,10 +92,15 @@ def find_rails(sysfs_root: Path) -> list[RailFiles]:
     return sorted(found, key=lambda rail: rail.name)
 
 
-def choose(rails: Sequence[RailFiles], wanted: Sequence[str]) -> tuple[list[RailFiles], tuple[str, ...]]:
+def choose(
+    rails: Sequence[RailFiles], wanted: Sequence[str], root: Path = Path(SYSFS)
+) -> tuple[list[RailFiles], tuple[str, ...]]:
     """Return the rails to add up, and flags of the sum. Raises MeterError when that is for the user to say."""
     if wanted:
-        return [_only(rails, name) for name in wanted], ()
+        named = [_only(rails, name) for name in wanted]
+        if twice := next((rail.name for rail in named if named.count(rail) > 1), ""):
+            raise MeterError(f"meter.labels names the rail {twice} twice, and its joules would count twice", "keep one")
+        return named, ()
     usable = [rail for rail in rails if rail.is_on]
     inputs = [rail for label in BOARD_INPUTS for rail in usable if rail.label == label and rail.is_a_meter]
     if len(inputs) == 1:
@@ -108,7 +113,7 @@ def choose(rails: Sequence[RailFiles], wanted: Sequence[str]) -> tuple[list[Rail
     if len(meters) == 1:
         return meters, ()
     if not usable:
-        raise MeterError("no driver below /sys/class/hwmon shows power", "choose another [meter] source")
+        raise MeterError(f"no driver below {root / 'class' / 'hwmon'} shows power", "choose another [meter] source")
     names = ", ".join(rail.name for rail in meters or usable)
     raise MeterError(f"which of these rails feed the board is not known: {names}", "name them in meter.labels")
 

@@ -25,6 +25,10 @@ def _buses(where: Where) -> Iterator[Finding]:
     for name in sorted(shown, key=_number):
         if wanted in ("", name.rpartition("-")[2]):
             yield _access("bus", "i2c", where.dev_root / name, _about_bus(where, shown[name], name))
+    if wanted and not any(wanted == name.rpartition("-")[2] for name in shown):
+        here = ", ".join(sorted(shown, key=_number))
+        todo = f"here are {here}" if here else ""
+        yield Finding("bus", "i2c", where.i2c_bus, False, "this is no I2C bus of this machine", todo)
     if shown:
         return
     adapters = [

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline_agent.cadence import LEAST_US
 from paceline_agent.meters import MeterError, sysfs
-from paceline_agent.meters.counting import Counter
+from paceline_agent.meters.counting import LATE_US, POWER_MAX_W, Counter
 
 _STEPS = 0xFFFFFFFF  # highest raw count: 32 bits, whose unit is what the range divided by it gives
+LEAST_UJ = POWER_MAX_W * (2 * LEAST_US + LATE_US)  # wraps at most once though one reading is missed
 INSIDE = {"psys": {"package", "core", "uncore", "dram"}, "package": {"core", "uncore"}}
 
 
@@ -75,6 +77,8 @@ def find_domains(root: Path, kinds: Sequence[str] = ()) -> list[Domain]:
 
 
 def _check_kinds(kinds: Sequence[str]) -> None:
+    if twice := next((kind for kind in kinds if kinds.count(kind) > 1), ""):
+        raise MeterError(f"meter.domains names {twice} twice", "keep one of them")
     for outer, inner in INSIDE.items():
         doubled = sorted(inner & set(kinds))
         if outer in kinds and doubled:
@@ -136,4 +140,9 @@ def _range_uj(zone: Path) -> int:
         raise MeterError(f"{error.why.split('; ')[0]}; without it a wrap looks like a reset") from None
     if not text.isdecimal() or int(text) == 0:
         raise MeterError(f"{path}: expected a count of microjoules above 0")
+    if int(text) < LEAST_UJ:
+        raise MeterError(
+            f"{path}: a counter that begins anew after {int(text) / 1e6:g} J could do so twice between two readings",
+            f"at least {LEAST_UJ / 1e6:g} J are needed",
+        )
     return int(text)

@@ -2,8 +2,9 @@
 """Traces: what a meter read, as lines of JSON, and a source that reads them again.
 
 The first line tells schema, source and period, each further one is a reading (t0, t1 in us, power and error in uW), a
-count (t, uJ), a miss, or another period (us) that counts from there on. A recording that was cut off ends with half a
-line, which is left out.
+count (t, uJ), a miss, or another period (us) that counts from there on. Readings are of one kind and in the order of
+their time; what is shown to people cannot move their screen. A recording that was cut off ends with half a line, which
+is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeGuard
 
+from paceline.talk import printable
 from paceline_agent.cadence import Rhythm
 from paceline_agent.metering import Pace
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading
@@ -40,8 +42,12 @@ class Trace:
     @property
     def span_us(self) -> tuple[int, int]:
         """Return the instants of the first and the last reading, (0, 0) when there is none."""
-        readings = [entry for entry in self.entries if not isinstance(entry, Miss | Pace)]
-        return (begin_of(readings[0]), end_of(readings[-1])) if readings else (0, 0)
+        return (begin_of(self.readings[0]), end_of(self.readings[-1])) if self.readings else (0, 0)
+
+    @property
+    def readings(self) -> list[Reading | Count]:
+        """Return what was read, in the order of its time."""
+        return [entry for entry in self.entries if not isinstance(entry, Miss | Pace)]
 
 
 class Recorder:
@@ -137,8 +143,10 @@ def read_trace(path: Path) -> Trace:
     lines = text.split("\n")[:-1]  # what no newline ends was cut off
     head = _object(path, 1, lines[0] if lines else "")
     source, period_us = head.get("source"), head.get("period_us")
-    if head.get("schema") != SCHEMA or not isinstance(source, str) or not (_is_int(period_us) and period_us > 0):
-        raise MeterError(f"{path}, line 1: expected the head of a {SCHEMA} file, with source and period_us")
+    if head.get("schema") != SCHEMA or not _is_name(source) or not (_is_int(period_us) and period_us > 0):
+        raise MeterError(
+            f"{path}, line 1: expected the head of a {SCHEMA} file, with source (printable) and period_us (above 0)"
+        )
     return Trace(source, period_us, tuple(_entries(path, lines[1:])))
 
 
@@ -153,28 +161,44 @@ def end_of(reading: Reading | Count) -> int:
 
 
 def _entries(path: Path, lines: Sequence[str]) -> Iterator[Reading | Count | Miss | Pace]:
+    last: Reading | Count | None = None
     for number, text in enumerate(lines, 2):
-        line = _object(path, number, text)
-        flags = line.get("flags", [])
-        numbers = {key: value for key, value in line.items() if _is_int(value) and abs(value) < 1 << 63}
-        if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
-            raise MeterError(f"{path}, line {number}: flags are an array of names")
-        if isinstance(line.get("missed"), str):
-            yield Miss(str(line["missed"]))
-        elif numbers.get("period_us", 0) > 0:
-            yield Pace(numbers["period_us"])
-        elif {"t", "uj", "error"} <= numbers.keys() and min(numbers.values()) >= 0:
-            yield Count(numbers["t"], numbers["uj"], numbers["error"], tuple(flags))
-        elif {"t0", "t1", "uw", "error"} <= numbers.keys() and 0 <= numbers["t0"] <= numbers["t1"]:
-            yield Reading(numbers["t0"], numbers["t1"], numbers["uw"], max(0, numbers["error"]), tuple(flags))
-        else:
-            raise MeterError(f"{path}, line {number}: expected a reading, a count or a miss, got {text[:60]!r}")
+        entry = _entry(path, number, text)
+        yield entry
+        if isinstance(entry, Miss | Pace):
+            continue
+        if last is not None and type(entry) is not type(last):
+            raise MeterError(f"{path}, line {number}: a trace has readings of power or counts of joules, never both")
+        if last is not None and end_of(entry) < end_of(last):
+            back_us = end_of(last) - end_of(entry)
+            raise MeterError(
+                f"{path}, line {number}: it ends {back_us} us before the reading above it; traces are in the order of"
+                " time, one for each recording"
+            )
+        last = entry
+
+
+def _entry(path: Path, number: int, text: str) -> Reading | Count | Miss | Pace:
+    line = _object(path, number, text)
+    flags = line.get("flags", [])
+    numbers = {key: value for key, value in line.items() if _is_int(value) and abs(value) < 1 << 63}
+    if not isinstance(flags, list) or not all(map(_is_name, flags)):
+        raise MeterError(f"{path}, line {number}: flags are an array of names")
+    if isinstance(line.get("missed"), str):
+        return Miss(printable(str(line["missed"])))
+    if numbers.get("period_us", 0) > 0:
+        return Pace(numbers["period_us"])
+    if {"t", "uj", "error"} <= numbers.keys() and min(numbers.values()) >= 0:
+        return Count(numbers["t"], numbers["uj"], numbers["error"], tuple(flags))
+    if {"t0", "t1", "uw", "error"} <= numbers.keys() and 0 <= numbers["t0"] <= numbers["t1"]:
+        return Reading(numbers["t0"], numbers["t1"], numbers["uw"], max(0, numbers["error"]), tuple(flags))
+    raise MeterError(f"{path}, line {number}: expected a reading, a count or a miss, got {text[:60]!r}")
 
 
 def _object(path: Path, number: int, text: str) -> dict[str, object]:
     try:
         line = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         line = None
     if not isinstance(line, dict):
         raise MeterError(f"{path}, line {number}: expected one JSON object, got {text[:60]!r}")
@@ -183,6 +207,10 @@ def _object(path: Path, number: int, text: str) -> dict[str, object]:
 
 def _is_int(value: object) -> TypeGuard[int]:
     return type(value) is int
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and value.isprintable() and value != ""
 
 
 def _moved(reading: Reading | Count, by_us: int) -> Reading | Count:

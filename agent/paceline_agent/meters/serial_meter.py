@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from paceline.talk import printable
 from paceline_agent.cadence import Rhythm
 from paceline_agent.meters import MeterError, MeterSettings, Reading
 from paceline_agent.meters import serial_frames as frames
@@ -146,7 +147,7 @@ class Frames:
             elif isinstance(frame, frames.Text):
                 self._note(frame.text, arrival_us)
             elif isinstance(frame, frames.Fault):
-                self.trouble = f"the meter reports fault {frame.code}: {frame.text or 'no text'}"
+                self.trouble = f"the meter reports fault {frame.code}: {printable(frame.text) or 'no text'}"
             elif isinstance(frame, frames.Unsupported):
                 self.trouble = (
                     f"the meter speaks version {frame.version} of the format, this agent version {frames.VERSION}; "
@@ -158,7 +159,7 @@ class Frames:
         earned = (arrival_us - self._note_us) // NOTE_US
         if earned > 0:
             self._notes_left, self._note_us = min(NOTES, self._notes_left + earned), arrival_us
-        clean = "".join(c if c.isprintable() else " " for c in text).strip()
+        clean = printable(text)
         if clean and self._notes_left > 0:
             self._notes_left -= 1
             self.notes.append(clean)
@@ -172,7 +173,7 @@ class Frames:
             self.ident, self.trouble = None, str(error)
             return
         if self.stream is None:
-            self.stream = Stream(kind, self._delay_us, may_fall=True)
+            self.stream = Stream(kind, self._delay_us)
             self._kind = kind
         elif kind != self._kind:
             self.ident, self.trouble = None, "the meter's readings are of another kind now; start the agent anew"
@@ -188,6 +189,8 @@ class Frames:
         missing = [name for name in wanted if name not in names]
         if missing or not wanted:
             raise MeterError(f"meter.channels: the meter has {', '.join(names)}; choose of them, got {list(wanted)}")
+        if twice := next((name for name in wanted if wanted.count(name) > 1), ""):
+            raise MeterError(f"meter.channels names {twice} twice, and its joules would count twice; keep one")
         set_ms = self._settings.period_ms
         if set_ms is not None and ident.period_us > set_ms * 1000:
             raise MeterError(
@@ -232,12 +235,13 @@ class Frames:
         return True
 
     def _count(self, channels: list[frames.Channel], counts: tuple[int, ...]) -> None:
-        self.steps = 0
-        for channel, count, last in zip(channels, counts, self._energies or counts, strict=True):
-            step = (count - last + (1 << 63)) % (1 << 64) - (1 << 63)  # a counter may wrap, and go back
-            self.steps = max(self.steps, abs(step))
-            self._energy_nj += step * channel.lsb
-        self._energies = counts
+        lasts, self._energies = self._energies or counts, counts
+        steps = [(count - last + (1 << 63)) % (1 << 64) - (1 << 63) for count, last in zip(counts, lasts, strict=True)]
+        self.steps = max(map(abs, steps))
+        if min(steps) < 0:  # one that goes back was reset, and what the others say of that time is no sum
+            self._energy_nj -= 1  # the stream sees a counter that fell
+            return
+        self._energy_nj += sum(step * channel.lsb for step, channel in zip(steps, channels, strict=True))
 
 
 class Lines:

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import serial
 
@@ -72,7 +73,7 @@ class SerialPort:
                 if data:
                     self._hold(data)
             except MeterError as error:
-                self.trouble = str(error)
+                self.trouble = f"{error}; it is tried again"
                 self._ending.wait(AGAIN_S)
             except (OSError, ValueError, TypeError) as error:  # pyserial's own errors are OSErrors; a torn line has all
                 self.trouble = _broken(self._port, error)  # before the line is closed, which may take a while
@@ -108,6 +109,10 @@ class SerialPort:
 
     def _open(self) -> serial.SerialBase:
         """Open, and lock against others where the system can. Raises MeterError, one sentence with what to do."""
+        if "://" in self._name and not _is_url(self._name):
+            raise MeterError(
+                f"meter.port = {self._port!r}: expected a device, socket://HOST:PORT or rfc2217://HOST:PORT"
+            )
         try:
             line = serial.serial_for_url(self._name, do_not_open=True, baudrate=self._baud)
             if not self._name.startswith(("rfc2217://", "socket://")):
@@ -140,7 +145,7 @@ def ports_here(by_id: Path = BY_ID, devices: Path = Path("/dev")) -> list[str]:
 
 
 def _unopened(port: str, by_id: Path, error: Exception) -> MeterError:
-    number = getattr(error, "errno", None)
+    number = _number(error)
     if number in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
         here = ports_here(by_id)
         there = f"here are {', '.join(here)}" if here else "there are no serial ports here; is it plugged in?"
@@ -157,16 +162,36 @@ def _unopened(port: str, by_id: Path, error: Exception) -> MeterError:
             "serial meters"
         )
     if number == errno.ENOTTY:
-        return MeterError(f"meter.port = {port!r} is no serial port")
-    return MeterError(f"meter.port = {port!r} cannot be opened: {error}; it is tried again")
+        names = ", ".join(ports_here(by_id)) or "none"
+        return MeterError(f"meter.port = {port!r} is no serial port; here: {names}")
+    return MeterError(f"meter.port = {port!r} cannot be opened: {error}")
 
 
 def _broken(port: str, error: Exception) -> str:
     text = str(error)
-    number = getattr(error, "errno", None) or getattr(error.__context__, "errno", None)
+    number = _number(error)
     if "no data" in text or "disconnected" in text or number in (errno.EIO, errno.ENODEV, errno.ENXIO):
         return f"{port} is gone: it was unplugged, or another program reads from it too; it is tried again"
     return f"{port} cannot be read: {text}; it is tried again"
+
+
+def _number(error: BaseException) -> int | None:
+    """Return the system's number for it, which pyserial leaves in what it was made from, termios as the first word."""
+    for each in (error, error.__context__):
+        number = getattr(each, "errno", None) or next(iter(getattr(each, "args", ())), None)
+        if isinstance(number, int):
+            return number
+    return None
+
+
+def _is_url(port: str) -> bool:
+    """Return whether pyserial can make something of a URL."""
+    try:
+        parts = urlsplit(port)
+        is_whole = bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        return False
+    return is_whole if parts.scheme in ("socket", "rfc2217") else parts.scheme in ("loop", "spy", "alt", "hwgrep")
 
 
 def _user() -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
+from paceline.talk import printable
 from paceline_agent.meters import MeterError, MeterSettings
 from paceline_agent.meters import serial_frames as frames
 from paceline_agent.meters.findings import Finding, Where, refused
@@ -52,7 +53,7 @@ def _answer(name: str, found: Sequence[frames.Frame], data: bytes) -> Iterator[F
     for frame in found:
         if isinstance(frame, frames.Ident):
             names = ", ".join(channel.name for channel in frame.channels)
-            about = f"{frame.firmware or 'a meter'}, number {frame.device.hex()}: {names}"
+            about = f"{printable(frame.firmware) or 'a meter'}, number {frame.device.hex()}: {names}"
             each = f"; each {frame.period_us / 1e3:g} ms"
             yield Finding("meter", "serial", name, True, about + each, settings={"port": name})
             return

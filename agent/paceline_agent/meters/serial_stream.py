@@ -65,12 +65,11 @@ class _Timed:
 class Stream:
     """Readings of one kind. `energy`: counters; `mean`: power since the sample before; `point`: power at an instant.
 
-    delay_us: the least time from a reading to its arrival is at most so much. may_fall: a counter that goes back is no
-    reset, joules may flow back.
+    delay_us: the least time from a reading to its arrival is at most so much. A counter that goes back was reset.
     """
 
-    def __init__(self, kind: Kind, delay_us: int, time_wrap_us: int = WRAP, may_fall: bool = False) -> None:
-        self._kind, self._delay_us, self._time_wrap_us, self._may_fall = kind, delay_us, time_wrap_us, may_fall
+    def __init__(self, kind: Kind, delay_us: int, time_wrap_us: int = WRAP) -> None:
+        self._kind, self._delay_us, self._time_wrap_us = kind, delay_us, time_wrap_us
         self.health = Health()
         self.clock: DeviceClock | None = None
         self._last: Sample | None = None
@@ -178,7 +177,7 @@ class Stream:
             if last is None or last.energy_nj is None or sample.energy_nj is None:
                 return base
             step_nj = sample.energy_nj - last.energy_nj
-            if step_nj < 0 and not self._may_fall:
+            if step_nj < 0:
                 self.health.resets += 1
                 self.note("reset")
                 self._hole()
