@@ -125,7 +125,8 @@ class Hwmon:
         for before, now in zip(self._rails, rails, strict=True):
             if _shown(now) != _shown(before):  # another quantity, with another bound, or a count that would read as 0
                 lacking = ", ".join(sorted(_shown(before) ^ _shown(now)))
-                raise sysfs.GoneError(f"rail {now.name} shows other files than at the start ({lacking})", "it is tried again")
+                why = f"rail {now.name} shows other files than at the start ({lacking})"
+                raise sysfs.GoneError(why, "it is tried again")
         self._rails, self._lost = rails, False
         self._shunts = [_shunt_uohm(rail) for rail in rails]
 
