@@ -317,6 +317,22 @@ def test_a_chip_that_was_unplugged_is_found_again_under_another_number(tmp_path:
     assert one(meter).power_uw == 50_000
 
 
+def test_a_rail_that_lost_a_file_is_no_other_rail_with_a_smaller_bound(tmp_path: Path) -> None:
+    folder = ina2xx(tmp_path)
+    meter = meter_at(tmp_path)
+    before = one(meter)
+    (folder / "curr1_input").unlink()
+    with pytest.raises(MeterError, match="cannot be read"):
+        meter.read(PERIOD_US)
+    for _ in range(2):
+        with pytest.raises(
+            MeterError, match=r"ina219@1-0040/ch1 shows other files than at the start \(current, voltage"
+        ):
+            meter.read(2 * PERIOD_US)
+    put(folder / "curr1_input", 1200)
+    assert one(meter).error_uw == before.error_uw
+
+
 def test_chips_that_change_numbers_are_not_mixed_up(tmp_path: Path) -> None:
     mine, other = ina2xx(tmp_path, number=0, place="1-0040"), ina2xx(tmp_path, number=1, place="1-0041")
     put(other / "curr1_input", 3)

@@ -117,7 +117,7 @@ def test_a_source_that_has_nothing_new_is_not_asked_at_full_speed() -> None:
     with SampledMeter(sensor, settings(50)) as meter:
         before, begin_s = sensor.asked, time.monotonic()
         assert not meter.read_until(lambda: False, 0.3)
-        assert 3 < sensor.asked - before <= (time.monotonic() - begin_s) / FORCED_S + 20
+        assert 0 < sensor.asked - before <= 1.2 * (time.monotonic() - begin_s) / FORCED_S + 20
 
 
 def test_an_error_inside_a_window_is_not_held_up_by_it() -> None:
@@ -208,8 +208,11 @@ def test_settings_choose_a_meter_too(tmp_path: Path) -> None:
 def test_declared_watts_are_active_where_the_program_says_so() -> None:
     with open_meter("modelled", idle_w=2.0, active_w=6.0) as meter:
         with meter.window() as w, meter.active():
+            begin_s = time.monotonic()
             time.sleep(0.05)
-        assert w.result.power_w == pytest.approx(6.0, rel=0.05)
+            inside_s = time.monotonic() - begin_s
+        assert w.energy_j is not None
+        assert 6 * (inside_s - 1e-5) <= w.energy_j <= 6 * w.result.seconds
         with meter.window() as w:
             time.sleep(0.05)
         assert w.result.power_w == pytest.approx(2.0, rel=0.05)

@@ -122,6 +122,11 @@ class Hwmon:
     def _find_again(self) -> None:
         """Look for the same rails, under whatever number."""
         rails, _ = choose(find_rails(Path(self._settings.sysfs_root)), self._wanted)
+        for before, now in zip(self._rails, rails, strict=True):
+            if _shown(now) != _shown(before):  # another quantity, with another bound, or a count that would read as 0
+                lacking = ", ".join(sorted(_shown(before) ^ _shown(now)))
+                why = f"rail {now.name} shows other files than at the start ({lacking})"
+                raise sysfs.GoneError(why, "it is tried again")
         self._rails, self._lost = rails, False
         self._shunts = [_shunt_uohm(rail) for rail in rails]
 
@@ -194,6 +199,11 @@ def _read(rail: RailFiles, energy: bool = False) -> Rail:
         rail.label, None if voltage_mv is None else voltage_mv * 1000,
         None if current_ma is None else current_ma * 1000, power_uw, energy_uj,
     )  # fmt: skip
+
+
+def _shown(rail: RailFiles) -> set[str]:
+    """Return which quantities a rail has files for."""
+    return {kind for kind in ("voltage", "current", "power", "energy") if getattr(rail, kind) is not None}
 
 
 def _update_us(rail: RailFiles) -> int:
