@@ -41,7 +41,7 @@ def add(program: Program) -> None:
         " trains anew only what it changes.",
         examples=[
             ("paceline experiments run experiments/studies/gpsl_scaled.toml", "as many processes as processors"),
-            ("paceline experiments run experiments/studies/gpsl_full_clients.toml --device cuda", "on a GPU"),
+            ("paceline experiments run studies/gpsl_full_clients.toml --device cuda", "on a GPU"),
         ],
         exits=(3, 9, 10),
     )
@@ -55,7 +55,7 @@ def add(program: Program) -> None:
         "show what has come of a study so far, finished or not",
         examples=[
             ("paceline experiments show experiments/studies/gpsl_scaled.toml", "the tables, as Markdown"),
-            ("paceline experiments show experiments/studies/gpsl_scaled.toml --out docs/results", "write them anew"),
+            ("paceline experiments show experiments/studies/gpsl_scaled.toml --out pages", "write them anew"),
         ],
         exits=(3, 10),
     )
