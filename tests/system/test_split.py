@@ -25,7 +25,7 @@ from paceline_host.psl.plan import EpochPlan
 from paceline_host.report import load_report, render
 
 from .fleet_tools import Bench, Declared, endpoint_of
-from .test_resume import EVERY, KILLED, MORTAL, chosen, models
+from .test_resume import EVERY, FIRST, KILLED, MORTAL, chosen, models
 
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
 TRAIN, TEST = 90, 20
@@ -193,8 +193,10 @@ def test_killed_at_every_write_a_run_of_split_learning_resumes_to_the_same_model
         "said:tensor",
         "heard:tensor",
     } <= kinds
-    every = chosen(points, 1)
-    few = every[:: max(1, len(every) // (12 if EVERY == 1 else 4))]  # each life loads torch anew, which takes seconds
+    every = chosen(points, 0, 1)
+    few = every[
+        FIRST :: max(1, len(every) // (12 if EVERY == 1 else 4))
+    ]  # each life loads torch anew, which takes seconds
 
     def outcome(point: str) -> str:
         try:
