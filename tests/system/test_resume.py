@@ -31,7 +31,7 @@ BOARDS = {"fast": Declared(speed=4.0), "middle": Declared(speed=2.0), "slow": De
 
 
 def chosen(points: Sequence[str], first: int = FIRST, every: int = EVERY) -> list[str]:
-    """Return every write to the disk, the first and last message of each kind; of these each `every`th from `first` on."""
+    """Return every write to the disk, the first and last message of each kind; of them each `every`th from `first`."""
     points = [point for point in points if point.partition(":")[2][:5] not in ("ping:", "pong:")]  # these are chance
     last: dict[str, str] = {}
     for point in points:
