@@ -77,8 +77,8 @@ def test_a_column_gives_natural_clients(digits: Path, tmp_path: Path, capsys: py
     ("arguments", "status", "said"),
     [
         (("--clients", "3", "--method", "sever"), 3, "did you mean severe?"),
-        (("--method", "iid"), 3, "clients is None"),
-        (("--clients", "3", "--seed", "-1"), 3, "expected whole numbers of 0 or more"),
+        (("--method", "iid"), 3, "--clients is missing"),
+        (("--clients", "3", "--seed", "-1"), 3, "expected a whole number from 0 to 2^64 - 1"),
         (("--clients", "3", "--picture", "who.gif"), 3, "a picture ends in .svg or .png"),
         (("--clients", "3", "--save", "nowhere/file"), 10, "cannot be written"),
         (("--method", "natural", "--column", "nowhere.txt"), 3, "--column nowhere.txt: cannot be read as text"),

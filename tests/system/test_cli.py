@@ -220,7 +220,7 @@ SENSELESS = {
         "--alpha is for --method dirichlet, dirichlet-",
     ),
     "a column beside iid": (["--clients", "4", "--column", "x"], "--column is for --method natural, not for iid"),
-    "a picture of no kind": (["--clients", "4", "--picture", "x.pdf"], "expected a name that ends in .svg or .png"),
+    "a picture of no kind": (["--clients", "4", "--picture", "x.pdf"], "a picture ends in .svg or .png"),
     "a seed too large": (["--clients", "4", "--seed", "9" * 30], "expected a whole number from 0 to 2^64 - 1"),
 }
 

@@ -214,7 +214,8 @@ def test_training_that_diverges_ends_with_the_reason(tmp_path: Path, pictures: P
         host = bench.host(file)
         assert host.ends() == 9, host.err
         assert "has training diverged? a smaller learning_rate may help" in host.err
-        assert "no board may go on" in host.err
+        # Which of the two comes first is a matter of whose trainer fails first in each group.
+        assert "no board may go on" in host.err or "groups in a row did no step" in host.err
 
 
 @pytest.mark.parametrize(

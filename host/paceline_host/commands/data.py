@@ -139,8 +139,8 @@ def _check(arguments: argparse.Namespace) -> None:
             raise DataError(
                 f"--{option} is for --method {', '.join(methods)}, not for {arguments.method}; leave it out"
             )
-    if arguments.picture and Path(arguments.picture).suffix not in (".svg", ".png"):
-        raise DataError(f"--picture {arguments.picture}: expected a name that ends in .svg or .png")
+    if arguments.picture and Path(arguments.picture).suffix.lower() not in (".svg", ".png"):
+        raise DataError(f"--picture {arguments.picture}: a picture ends in .svg or .png")
 
 
 def _column(name: str | None) -> list[str] | None:
