@@ -5,11 +5,14 @@ anywhere.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
 from tests.fakes import FakeBoard, World
 from tests.rank_world import FakeRank, RankWorld, check_rounds
+
+from paceline import machine as am
 
 
 def started(world: RankWorld) -> RankWorld:
@@ -259,3 +262,20 @@ def test_a_host_started_again_begins_the_open_round_anew_with_the_same_state(boa
         assert finish.ok, finish.reason
         check_rounds(world)
         assert len(world.journal.states) == 2
+
+
+def test_ranks_that_fail_until_all_are_barred_end_the_run_with_the_last_reason() -> None:
+    world = started(RankWorld(boards=1))
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        if when == "before" and kind == "tensor/schedule" and who == "board":
+            lease = world.machine.boards[board.index].lease
+            assert lease is not None
+            board.step(am.WorkFailed(lease.number, "error", "nan"))
+            return False
+        return True
+
+    world.hook = hook
+    finish = world.run()
+    assert not finish.ok
+    assert re.match(r"no board may go on, the last was board-\d: error: nan", finish.reason)
