@@ -283,7 +283,7 @@ class Comparison:
         if row.regime == "psl":
             split = psl_run.facts(self.experiment.split, self._split_task, policy, len(names), row.batch)
             return SplitMachine(facts, split, names, now_s, reopened), None
-        folder = store.folder if recovered is not None else None
+        folder = self._folder / folder_name(policy) if recovered is not None else None
         timed = TimedPlanner(self._planner(policy, len(names), folder))
         if row.regime == "ddp":
             facts = replace(facts, model_bytes=self._trainable.state_bytes)

@@ -57,7 +57,6 @@ class Store(threading.Thread):
     ) -> None:  # fmt: skip
         """Begin a run, or go on with one that was `recovered` from this folder."""
         super().__init__(name="store", daemon=True)
-        self.folder = folder
         self._folder, self._run, self._boards, self._task = folder, run, list(boards), task
         self._clock, self._wake = clock, wake
         self._inbox: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()

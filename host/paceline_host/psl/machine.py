@@ -126,20 +126,6 @@ class SplitMachine(Muster):
         else:
             self._again = 0
 
-    @property
-    def step_number(self) -> int:
-        """The open step, from 0."""
-        return self._plan.step if self._plan is not None else 0
-
-    @property
-    def steps(self) -> int:
-        """Steps of the present epoch, as far as is known."""
-        return self._plan.steps if self._plan is not None else 0
-
-    def owing(self) -> dict[int, tuple[str, float]]:
-        """Return who owes what, and until when (machine's seconds)."""
-        return {i: (self._stage, self._work[i].due_s) for i in sorted(self._waiting) if i in self._work}
-
     # What the muster asks -------------------------------------------------------------------------------------------
 
     def _load_options(self, index: int) -> str:
@@ -178,7 +164,7 @@ class SplitMachine(Muster):
         elif self.phase == "working":
             self._back.add(index)
             if not self._work:
-                self._resume_stepping(now_s)
+                self._between_steps(now_s)
 
     def _is_gone(self, index: int, reason: str, now_s: float) -> None:
         self._back.discard(index)
@@ -407,6 +393,7 @@ class SplitMachine(Muster):
     def _between_steps(self, now_s: float) -> None:
         """Let go and take in clients, then go on."""
         assert self._plan is not None
+        self._alone_s = None
         lost, self._lost = self._lost, set()
         back, self._back = {i for i in self._back if self.boards[i].usable and i in self._slices}, set()
         for index in lost:
@@ -422,11 +409,6 @@ class SplitMachine(Muster):
         if back:
             self._out.append(s.Note("back", f"{self._names(back)} back in step {self._plan.step}", loud=True))
         self._open_step(now_s)
-
-    def _resume_stepping(self, now_s: float) -> None:
-        """A board is back after all had gone."""
-        self._alone_s = None
-        self._between_steps(now_s)
 
     def _is_open(self, step: int, redraw: int, stage: str) -> bool:
         plan = self._plan
@@ -484,7 +466,7 @@ class SplitMachine(Muster):
         if board.usable and self.phase == "working":
             self._back.add(index)
             if not self._work:
-                self._resume_stepping(now_s)
+                self._between_steps(now_s)
 
     def _work_failed(self, index: int, message: Failed, now_s: float) -> None:
         board = self.boards[index]
@@ -501,7 +483,7 @@ class SplitMachine(Muster):
         if board.usable and self.phase == "working":
             self._back.add(index)
             if not self._work:
-                self._resume_stepping(now_s)
+                self._between_steps(now_s)
         self._start_if_complete(now_s)
 
     # The end of an epoch --------------------------------------------------------------------------------------------

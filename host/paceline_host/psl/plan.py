@@ -38,7 +38,6 @@ class EpochPlan:
         self.sizes = tuple(sizes)
         self.used = [0] * len(sizes)
         self.step = self.redraw = 0
-        self.effective_batch = made.effective_batch
         self._absent: set[int] = set()
         self._draws: _Draws
         if isinstance(made, batches.Fixed):
