@@ -13,6 +13,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from paceline import machine as am
 from paceline import wire
@@ -414,12 +415,12 @@ class World:
         if self.notices and self.peers.forget(board.name):
             self.host_step(rm.Gone(board.index, "its process ended"))
 
-    def host_step(self, event: rm.Event, payload: bytes | memoryview = b"") -> None:
-        """Let the round machine take an event and do what it says."""
+    def host_step(self, event: Any, payload: bytes | memoryview = b"") -> None:
+        """Let the host's machine take an event and do what it says."""
         try:
             actions = self.machine.step(event, self.now_s)
-        except RemoteProtocolError:
-            self.peers.dropped["against-the-run"] += 1
+        except RemoteProtocolError as error:
+            self.peers.dropped[f"against-the-run: {error}"] += 1
             return
         life = self.host_life
         for action in actions:
@@ -428,19 +429,31 @@ class World:
             if isinstance(action, rm.Send):
                 self._host_send(action)
             elif isinstance(action, rm.WriteUpload):
-                upload = self._uploads.setdefault(action.board, bytearray(action.part.size))
-                upload[action.offset : action.offset + len(payload)] = payload
+                if action.offset == 0:
+                    self._uploads[action.board] = bytearray(action.part.size)
+                self._uploads[action.board][action.offset : action.offset + len(payload)] = payload
             elif isinstance(action, rm.Finish):
                 self.finish = action
             else:
-                if isinstance(action, rm.StoreResult):
-                    assert sha(self._uploads.pop(action.board)) == action.result.update_sha256
-                    self.hook(self, "before", "store", "result", self.boards[action.board])
-                    if life != self.host_life:
-                        return
-                self.store.jobs.append(action)
+                self.host_do(action, payload)
         if self.store.jobs:
             self.at(self._store_s, self._settle)
+
+    def host_do(self, action: Any, payload: bytes | memoryview) -> None:
+        """Carry out what belongs to the regime: here, all of it is the store's."""
+        life = self.host_life
+        if isinstance(action, rm.StoreResult):
+            assert sha(self._uploads.pop(action.board)) == action.result.update_sha256
+            self.hook(self, "before", "store", "result", self.boards[action.board])
+            if life != self.host_life:
+                return
+        self.store.jobs.append(action)
+
+    def send_tensor(self, board: FakeBoard, message: wire.Tensor, payload: bytes) -> None:
+        """Send a piece of a tensor, if the board is there."""
+        if self.peers.session(board.name) is not None and board.name in self._adopted:
+            header = self.peers.encode(board.name, message, self.now_s)
+            self._to_board(board, self._adopted[board.name], header, payload, f"tensor/{message.what}")
 
     def _settle(self) -> None:
         life = self.host_life
@@ -499,3 +512,24 @@ class World:
             self.host_step(rm.Connected(board.index, session, kept=kept))
         if heard.message is not None:
             self.host_step(rm.Said(board.index, heard.message, len(payload)), payload)
+
+
+class Killer:
+    """A hook: loses a board at the n-th message, and lets it come back some time later (0: never)."""
+
+    def __init__(self, at: int, board: int, back_s: float) -> None:
+        self.at, self.board, self.back_s = at, board, back_s
+        self.seen = 0
+        self.where = ""
+
+    def __call__(self, world: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        if when == "before" and kind not in ("ping", "pong"):
+            self.seen += 1
+            victim = world.boards[self.board]
+            if self.seen == self.at and victim.alive:
+                self.where = f"{kind} to {who}"
+                world.lose(victim)
+                if self.back_s:
+                    world.at(self.back_s, victim.start)
+                return victim is not board
+        return True

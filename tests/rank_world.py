@@ -16,7 +16,6 @@ from typing import Any
 from tests.fakes import MANIFEST, EvenPlanner, FakeBoard, World, places, sha
 
 from paceline import machine as am
-from paceline.errors import RemoteProtocolError
 from paceline.uneven import Deal
 from paceline_host import steps as s
 from paceline_host.ddp import steps as ds
@@ -337,41 +336,17 @@ class RankWorld(World):
             f, self.ranks, self.planner, list(self._index), base, self.now_s, reopened
         )
 
-    def host_step(self, event: Any, payload: bytes | memoryview = b"") -> None:
+    def host_do(self, action: Any, payload: bytes | memoryview) -> None:
         store: RankStore = self.store  # type: ignore[assignment]
-        try:
-            actions = self.machine.step(event, self.now_s)
-        except RemoteProtocolError as error:
-            self.peers.dropped[f"against-the-run: {error}"] += 1
-            return
-        life = self.host_life
-        for action in actions:
-            if life != self.host_life:
-                return
-            match action:
-                case s.Send():
-                    self._host_send(action)
-                case TensorOut(board, message, piece, data):
-                    assert data is not None
-                    self._send_out(self.boards[board], message, data[piece[0] : piece[1]])
-                case ds.Tell(board, message):
-                    self.host_step(ds.Told(board, message, bytes(payload)))
-                case s.WriteUpload(board, part, offset):
-                    if offset == 0:
-                        self._uploads[board] = bytearray(part.size)
-                    self._uploads[board][offset : offset + len(payload)] = payload
-                case s.Finish():
-                    self.finish = action
-                case _:
-                    upload = bytes(self._uploads.pop(action.board)) if isinstance(action, ds.KeepState) else b""
-                    store.jobs.append((action, upload))
-        if store.jobs:
-            self.at(self._store_s, self._settle)
-
-    def _send_out(self, board: FakeBoard, message: Any, payload: bytes) -> None:
-        if self.peers.session(board.name) is not None and board.name in self._adopted:
-            header = self.peers.encode(board.name, message, self.now_s)
-            self._to_board(board, self._adopted[board.name], header, payload, f"tensor/{message.what}")
+        match action:
+            case TensorOut(board, message, piece, data):
+                assert data is not None
+                self.send_tensor(self.boards[board], message, data[piece[0] : piece[1]])
+            case ds.Tell(board, message):
+                self.host_step(ds.Told(board, message, bytes(payload)))
+            case _:
+                upload = bytes(self._uploads.pop(action.board)) if isinstance(action, ds.KeepState) else b""
+                store.jobs.append((action, upload))
 
 
 def check_rounds(world: RankWorld) -> None:

@@ -11,6 +11,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from tests.fakes import MANIFEST, MODEL_BYTES, EvenPlanner, FakeBoard, World, sha
 
@@ -241,42 +242,19 @@ class SplitWorld(World):
             f, self.split, list(self._index), self.now_s, reopened
         )
 
-    def host_step(self, event: object, payload: bytes | memoryview = b"") -> None:
-        from paceline.errors import RemoteProtocolError
-
+    def host_do(self, action: Any, payload: bytes | memoryview) -> None:
         store: SplitStore = self.store  # type: ignore[assignment]
-        try:
-            actions = self.machine.step(event, self.now_s)
-        except RemoteProtocolError as error:
-            self.peers.dropped[f"against-the-run: {error}"] += 1
-            return
-        life = self.host_life
-        for action in actions:
-            if life != self.host_life:
-                return
-            match action:
-                case s.Send():
-                    self._host_send(action)
-                case ps.TensorOut(board, message, piece, data):
-                    whole = data or (store.part if message.what == "model" else store.gradients[board])
-                    self._send_out(self.boards[board], message, whole[piece[0] : piece[1]])
-                case ps.WriteTensor(board, offset, size):
-                    if offset == 0:
-                        store.tensors[board] = bytearray(size)
-                    store.tensors[board][offset : offset + len(payload)] = payload
-                case s.Finish():
-                    self.finish = action
-                case _:
-                    who = action.who if isinstance(action, ps.ComputeStep | ps.CommitStep) else ()
-                    store.jobs.append((action, {board: bytes(store.tensors.pop(board)) for board in who}))
-        if store.jobs:
-            self.at(self._store_s, self._settle)
-
-    def _send_out(self, board: FakeBoard, message: object, payload: bytes) -> None:
-        if self.peers.session(board.name) is not None and board.name in self._adopted:
-            header = self.peers.encode(board.name, message, self.now_s)  # type: ignore[arg-type]
-            kind = f"tensor/{message.what}"  # type: ignore[attr-defined]
-            self._to_board(board, self._adopted[board.name], header, payload, kind)
+        match action:
+            case ps.TensorOut(board, message, piece, data):
+                whole = data or (store.part if message.what == "model" else store.gradients[board])
+                self.send_tensor(self.boards[board], message, whole[piece[0] : piece[1]])
+            case ps.WriteTensor(board, offset, size):
+                if offset == 0:
+                    store.tensors[board] = bytearray(size)
+                store.tensors[board][offset : offset + len(payload)] = payload
+            case _:
+                who = action.who if isinstance(action, ps.ComputeStep | ps.CommitStep) else ()
+                store.jobs.append((action, {board: bytes(store.tensors.pop(board)) for board in who}))
 
 
 def check_epochs(world: SplitWorld) -> None:

@@ -9,7 +9,7 @@ import re
 from functools import partial
 
 import pytest
-from tests.fakes import FakeBoard, World
+from tests.fakes import FakeBoard, Killer, World
 from tests.rank_world import FakeRank, RankWorld, check_rounds
 
 from paceline import machine as am
@@ -60,27 +60,6 @@ def test_one_rank_alone_trains() -> None:
     world = started(RankWorld(boards=1))
     assert world.run().ok
     check_rounds(world)
-
-
-class Killer:
-    """Loses a board at the n-th message, and lets it come back some time later (0: never)."""
-
-    def __init__(self, at: int, board: int, back_s: float) -> None:
-        self.at, self.board, self.back_s = at, board, back_s
-        self.seen = 0
-        self.where = ""
-
-    def __call__(self, world: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
-        if when == "before" and kind not in ("ping", "pong"):
-            self.seen += 1
-            victim = world.boards[self.board]
-            if self.seen == self.at and victim.alive:
-                self.where = f"{kind} to {who}"
-                world.lose(victim)
-                if self.back_s:
-                    world.at(self.back_s, victim.start)
-                return victim is not board
-        return True
 
 
 def messages() -> int:

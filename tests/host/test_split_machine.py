@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.fakes import FakeBoard, World
+from tests.fakes import FakeBoard, Killer, World
 from tests.split_world import SplitWorld, check_epochs
 
 from paceline.wire import Tensor
@@ -41,27 +41,6 @@ def test_one_board_of_one_client_is_central_training() -> None:
     assert world.run().ok
     check_epochs(world)
     assert world.journal.batches[1] == [8, 8, 5]
-
-
-class Killer:
-    """Loses a board at the n-th message, and lets it come back some time later (0: never)."""
-
-    def __init__(self, at: int, board: int, back_s: float) -> None:
-        self.at, self.board, self.back_s = at, board, back_s
-        self.seen = 0
-        self.where = ""
-
-    def __call__(self, world: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
-        if when == "before" and kind not in ("ping", "pong") and isinstance(world, SplitWorld):
-            self.seen += 1
-            victim = world.boards[self.board]
-            if self.seen == self.at and victim.alive:
-                self.where = f"{kind} to {who}"
-                world.lose(victim)
-                if self.back_s:
-                    world.at(self.back_s, victim.start)
-                return victim is not board
-        return True
 
 
 def messages() -> int:

@@ -6,9 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from .fleet_tools import Bench
+from paceline.data.idx import write_idx
+from paceline.data.sources import FILES
+
+from .fleet_tools import TEST, TRAIN, Bench
 
 
 @pytest.fixture
@@ -16,3 +20,16 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     """Yield a bench; afterwards none of its processes may be left."""
     with Bench(tmp_path) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write pictures of 8 x 8 pixels in ten classes; return their folder."""
+    folder, source = tmp_path_factory.mktemp("pictures"), np.random.default_rng(1)
+    shapes = source.integers(0, 200, (10, 8, 8))
+    for (images, labels), count in zip((FILES[:2], FILES[2:]), (TRAIN, TEST), strict=True):
+        classes = np.arange(count) % 10
+        noisy = shapes[classes] + source.integers(0, 56, (count, 8, 8))
+        write_idx(folder / images, (count, 8, 8), noisy.astype(np.uint8).tobytes())
+        write_idx(folder / labels, (count,), classes.astype(np.uint8).tobytes())
+    return folder

@@ -28,6 +28,7 @@ BIN = Path(sys.executable).parent
 WAIT_S = 30.0  # far above what anything here takes; a test that needs it has failed
 END_S = 5.0  # what processes may take to follow their parent
 MARK = "PACELINE_BENCH"
+TRAIN, TEST = 90, 20  # pictures of the fixture of that name
 T = TypeVar("T")
 
 

@@ -18,35 +18,20 @@ import numpy as np
 import pytest
 
 from paceline.core import permutation
-from paceline.data.idx import write_idx
-from paceline.data.sources import FILES
 from paceline.tasks import make
 from paceline.uneven import Deal
 from paceline_host import checkpoint
 from paceline_host.ledger import Ledger
 from paceline_host.report import load_report, render
 
-from .fleet_tools import Bench, Declared, until
+from .fleet_tools import TRAIN, Bench, Declared, until
 from .test_resume import KILLED, mortal
 
 PLANTED = Path(__file__).parent / "planted"
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
-TRAIN, TEST, STEPS, ROUNDS, BUDGET = 90, 20, 5, 2, 60
+STEPS, ROUNDS, BUDGET = 5, 2, 60
 TASK = {"name": "mnist", "model": "cnn", "precision": "float64", "learning_rate": 0.1, "momentum": 0.9}
 RUN = {"regime": "ddp", "rounds": ROUNDS, "policies": ["equal"], "seed": 3, "budget": BUDGET, "steps": STEPS}
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write pictures of 8 x 8 pixels in ten classes; return their folder."""
-    folder, source = tmp_path_factory.mktemp("pictures"), np.random.default_rng(1)
-    shapes = source.integers(0, 200, (10, 8, 8))
-    for (images, labels), count in zip((FILES[:2], FILES[2:]), (TRAIN, TEST), strict=True):
-        classes = np.arange(count) % 10
-        noisy = shapes[classes] + source.integers(0, 56, (count, 8, 8))
-        write_idx(folder / images, (count, 8, 8), noisy.astype(np.uint8).tobytes())
-        write_idx(folder / labels, (count,), classes.astype(np.uint8).tobytes())
-    return folder
 
 
 def experiment(

@@ -24,27 +24,13 @@ from paceline_host.ledger import Ledger
 from paceline_host.psl.plan import EpochPlan
 from paceline_host.report import load_report, render
 
-from .fleet_tools import Bench, Declared, endpoint_of
+from .fleet_tools import TRAIN, Bench, Declared, endpoint_of
 from .test_resume import EVERY, FIRST, KILLED, MORTAL, chosen, models
 
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
-TRAIN, TEST = 90, 20
 TASK = {"name": "mnist", "model": "cnn", "cut": "conv1", "batch": 16, "precision": "float64", "learning_rate": 0.1}
 SPLIT = {"clients": 6, "partition": "iid"}
 RUN = {"regime": "psl", "rounds": 2, "policies": ["gpsl"], "seed": 3}
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write pictures of 8 x 8 pixels in ten classes; return their folder."""
-    folder, source = tmp_path_factory.mktemp("pictures"), np.random.default_rng(1)
-    shapes = source.integers(0, 200, (10, 8, 8))
-    for (images, labels), count in zip((FILES[:2], FILES[2:]), (TRAIN, TEST), strict=True):
-        classes = np.arange(count) % 10
-        noisy = shapes[classes] + source.integers(0, 56, (count, 8, 8))
-        write_idx(folder / images, (count, 8, 8), noisy.astype(np.uint8).tobytes())
-        write_idx(folder / labels, (count,), classes.astype(np.uint8).tobytes())
-    return folder
 
 
 def experiment(
