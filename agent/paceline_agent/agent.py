@@ -130,7 +130,7 @@ class Agent:
             elif isinstance(message, channel.Loaded):
                 self._loaded(message)
             elif isinstance(message, channel.Hello):
-                self._trainer_pid = message.pid
+                self._trainer.pid = message.pid
             elif isinstance(message, channel.Edge):
                 self._edge(message.lease, message.edge == "begin", message.t_us, message.edge == "wait")
             elif isinstance(message, channel.Progress):
@@ -159,7 +159,7 @@ class Agent:
         try:
             self._trainer.map(message.inbox_bytes, message.outbox_bytes)
             if self._quota is not None:
-                self._quota.admit(self._trainer_pid)
+                self._quota.admit(self._trainer.pid)
         except (PacelineError, OSError) as error:
             self._lose_trainer(str(error))
             return
@@ -168,7 +168,7 @@ class Agent:
             message.model_bytes,
             message.samples,
             message.data_label,
-            self._trainer_pid,
+            self._trainer.pid,
             inbox_bytes=message.inbox_bytes,
         )
         self._step_if(self._idle.ready(ready, self._load is None or self._load.idle_baseline, _now_us()))
@@ -280,6 +280,10 @@ class Agent:
     def _stop_work(self, action: m.StopWork) -> None:
         self._trainer.send(channel.Cancel(action.lease))
 
+    def _kill_trainer(self, action: m.KillTrainer) -> None:
+        self._talk.warning(f"{action.reason}; it is killed", event="trainer")
+        self._trainer.kill()
+
     def _keep(self, action: m.Keep) -> None:
         self._shelf.save(action.kept)
 
@@ -319,7 +323,8 @@ class Agent:
     _ACTIONS: dict[type[object], Callable[..., None]] = {
         m.Send: _send, m.StartTrainer: _start_trainer, m.StoreBase: _store_base, m.StoreTensor: _store_tensor,
         m.StartWork: _start_work,
-        m.StopWork: _stop_work, m.Keep: _keep, m.OpenWindow: _open_window, m.Mark: _mark, m.Void: _void,
+        m.StopWork: _stop_work, m.KillTrainer: _kill_trainer, m.Keep: _keep, m.OpenWindow: _open_window,
+        m.Mark: _mark, m.Void: _void,
         m.Measure: _measure, m.MeasureSplit: _measure_split, m.Reconnect: _reconnect, m.Exit: _exit,
     }  # fmt: skip
 

@@ -8,6 +8,7 @@ forks one for it. Either way the trainer is another process: what kills it is re
 from __future__ import annotations
 
 import mmap
+import os
 import signal
 import socket
 import subprocess
@@ -33,6 +34,7 @@ class TrainerChild:
         self._process: subprocess.Popen[bytes] | None = None
         self.model: mmap.mmap | None = None
         self.update: mmap.mmap | None = None
+        self.pid = 0  # as it says itself; 0: it has not yet
 
     def fileno(self) -> int | None:
         """Return the channel's descriptor while a trainer lives."""
@@ -105,6 +107,7 @@ class TrainerChild:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self.pid = 0
         self.unmap()
         if self._process is None:
             return "the trainer process is gone"
@@ -119,6 +122,12 @@ class TrainerChild:
             hint = "; out of memory? try a smaller batch or model" if name == "SIGKILL" else ""
             return f"the trainer was ended by {name}{hint}"
         return f"the trainer ended with status {status}"
+
+    def kill(self) -> None:
+        """Kill a trainer that hears nothing; `receive` will tell that it is gone."""
+        if self._socket is not None and self.pid:  # an open channel: it is alive, and the number still its own
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the trainer: it stops at the closing of its channel, or is killed."""

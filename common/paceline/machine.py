@@ -20,6 +20,7 @@ from paceline.steps import (
     Exit,
     Keep,
     Kept,
+    KillTrainer,
     Mark,
     Measure,
     Measured,
@@ -87,6 +88,7 @@ __all__ = [
     "Identity",
     "Keep",
     "Kept",
+    "KillTrainer",
     "Mark",
     "Measure",
     "MeasureSplit",
@@ -156,12 +158,14 @@ class AgentMachine:
         self._tensor_in: tuple[Tensor, int] | None = None  # first piece of the tensor that is coming in, bytes here
         self._taken_s = float("inf")  # when TAKEN is due
         self._offer_s = float("inf")  # when a small result is offered without its joules
+        self._stopping = 0  # the last lease that the trainer was told to forget; 0: it has answered
+        self._hangs_s = float("inf")  # when a trainer that is to answer counts as hung
 
     def restart(self, now_s: float) -> list[Action]:
         """Begin a session: what ran under the old one is void, what was finished is kept."""
         self._out = []
         if self._assign is not None:
-            self._forget_work(stop=True)
+            self._forget_work(now_s, stop=True)
         me, kept = self._identity, self._kept
         self._session = Session(self._new_nonce(), is_host=False, patience_s=GREETING_S, now_s=now_s)
         self._ready, self._base = None, ""
@@ -198,6 +202,8 @@ class AgentMachine:
             due.append(self._session.said_s + self._heartbeat_s)
         if self._assign is not None:
             due += [self._lease_end_s, self._stalls_s, self._taken_s, self._offer_s]
+        if self._stopping:
+            due.append(self._hangs_s)
         return min(due)
 
     # Messages -------------------------------------------------------------------------------------------------------
@@ -248,7 +254,7 @@ class AgentMachine:
 
     def _assigned(self, message: Assign, now_s: float) -> None:
         if self._assign is not None:
-            self._forget_work(stop=True)
+            self._forget_work(now_s, stop=True)
         if self._kept is not None and not self._kept.answers(message):
             self._let_go()
         if self._ready is None or message.base_bytes not in (0, self._ready.model_bytes):
@@ -322,7 +328,7 @@ class AgentMachine:
             self._lease_end_s = now_s + message.lease_s
 
     def _cancel(self, message: Cancel, now_s: float) -> None:
-        self._forget_work(stop=True)
+        self._forget_work(now_s, stop=True)
 
     def _answer(self, message: Answer, now_s: float) -> None:
         self._let_go(counted=message.verdict in ("accepted", "duplicate"))
@@ -337,7 +343,7 @@ class AgentMachine:
     def _ended(self, message: End, now_s: float) -> None:
         if self._assign is not None:
             self._say(Failed(self._session.nonce, self._assign.lease, "ended", "the run ended before the work"), now_s)
-            self._forget_work(stop=True)
+            self._forget_work(now_s, stop=True)
         if self._kept is not None:  # if the run is taken up it may count yet; in this window it has not
             self._out.append(Void(self._kept.lease))
         if self._window_run:
@@ -346,7 +352,7 @@ class AgentMachine:
 
     def _bye(self, message: Bye, now_s: float) -> None:
         if self._assign is not None:
-            self._forget_work(stop=True)
+            self._forget_work(now_s, stop=True)
         self._out.append(Reconnect(f"the host said goodbye: {message.reason}"))
 
     # Trainer and meter ----------------------------------------------------------------------------------------------
@@ -368,11 +374,12 @@ class AgentMachine:
         )  # fmt: skip
 
     def _trainer_gone(self, event: TrainerGone, now_s: float) -> None:
+        self._stopping = 0
         if self._load is None or self._session.state in (State.GREETING, State.IDLE, State.CLOSED):
             return
         self._say(Failed(self._session.nonce, 0, "trainer-gone", clip(event.detail)), now_s)
         if self._assign is not None:
-            self._forget_work(stop=False)
+            self._forget_work(now_s, stop=False)
         self._ready, self._base = None, ""
         self._trainer_lives -= 1
         if self._trainer_lives > 0:
@@ -387,14 +394,16 @@ class AgentMachine:
                 self._start_work()
         elif not self._offering:
             self._say(Failed(self._session.nonce, event.lease, "base-hash", "the model arrived damaged"), now_s)
-            self._forget_work(stop=False)
+            self._forget_work(now_s, stop=False)
 
     def _edge(self, event: WorkEdge, now_s: float) -> None:
+        self._heard_trainer(now_s)
         if self._assign is not None and event.lease == self._assign.lease:
             then = "wait" if event.waits else "transfer"
             self._out.append(Mark("compute" if event.begin else then, event.t_us, event.lease))
 
     def _progress(self, event: WorkProgress, now_s: float) -> None:
+        self._heard_trainer(now_s)
         if self._assign is not None and event.lease == self._assign.lease:
             self._samples = event.samples
 
@@ -413,6 +422,7 @@ class AgentMachine:
         self._out.append(Mark("wait"))
 
     def _done(self, event: WorkDone, now_s: float) -> None:
+        self._heard_trainer(now_s, over=event.lease)
         assign = self._assign
         if assign is None or event.lease != assign.lease or self._ready is None:
             return
@@ -431,9 +441,11 @@ class AgentMachine:
     def _failed(self, event: WorkFailed, now_s: float) -> None:
         if event.lease == 0:
             self._trainer_gone(TrainerGone(f"{event.reason}: {event.detail}"), now_s)
-        elif self._assign is not None and event.lease == self._assign.lease:
+            return
+        self._heard_trainer(now_s, over=event.lease)
+        if self._assign is not None and event.lease == self._assign.lease:
             self._say(Failed(self._session.nonce, event.lease, clip(event.reason), clip(event.detail)), now_s)
-            self._forget_work(stop=False)
+            self._forget_work(now_s, stop=False)
 
     def _measured(self, event: Measured, now_s: float) -> None:
         if self._kept is not None and event.lease == self._kept.lease:
@@ -451,6 +463,10 @@ class AgentMachine:
 
     def _tick(self, event: Tick, now_s: float) -> None:
         session = self._session
+        if self._stopping and now_s >= self._hangs_s:
+            self._hangs_s = float("inf")
+            reason = f"the trainer did not let go of cancelled work for {session.patience_s:g} s"
+            self._out.append(KillTrainer(reason))
         if session.silent(now_s):
             self._out.append(Reconnect(f"no sign of life from the host for {session.patience_s:g} s"))
             return
@@ -460,10 +476,10 @@ class AgentMachine:
             self._offer(self._kept, now_s, again=False)
         if self._assign is not None and now_s >= self._stalls_s:
             self._say(Failed(session.nonce, self._assign.lease, "stalled", self._stalled()), now_s)
-            self._forget_work(stop=True)
+            self._forget_work(now_s, stop=True)
         if self._assign is not None and now_s >= self._lease_end_s:
             self._say(Failed(session.nonce, self._assign.lease, "lease-expired", "the host did not renew it"), now_s)
-            self._forget_work(stop=True)
+            self._forget_work(now_s, stop=True)
         if self._is_greeted() and now_s >= session.said_s + self._heartbeat_s:
             lease = self._assign.lease if self._assign is not None else 0
             self._say(Ping(session.nonce, lease, self._samples if lease else 0), now_s)
@@ -538,14 +554,24 @@ class AgentMachine:
                 now_s,
             )  # fmt: skip
 
-    def _forget_work(self, *, stop: bool) -> None:
+    def _forget_work(self, now_s: float, *, stop: bool) -> None:
         assert self._assign is not None
         if not self._offering:
             if stop:
                 self._out.append(StopWork(self._assign.lease))
+                if self._receiver is None:  # else it was not begun, and the trainer has nothing to answer
+                    if not self._stopping:
+                        self._hangs_s = now_s + self._session.patience_s
+                    self._stopping = self._assign.lease
             self._out.append(Void(self._assign.lease))
         self._out.append(Mark("wait"))
         self._drop_work()
+
+    def _heard_trainer(self, now_s: float, *, over: int = 0) -> None:
+        """It lives; `over`: lease that it no longer works on."""
+        self._hangs_s = now_s + self._session.patience_s
+        if over == self._stopping:
+            self._stopping = 0
 
     def _let_go(self, *, counted: bool = False) -> None:
         """Keep the finished result no longer; unless it was counted, its joules are wasted."""

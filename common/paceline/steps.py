@@ -217,6 +217,13 @@ class StopWork:
 
 
 @dataclass(frozen=True)
+class KillTrainer:
+    """End a trainer that hangs; TrainerGone is to follow."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Keep:
     """Remember a finished result beyond the end of this process."""
 
@@ -278,8 +285,8 @@ class Exit:
 
 
 Action = (
-    Send | StartTrainer | StoreBase | StoreTensor | StartWork | StopWork | Keep | OpenWindow | Mark | Void | Measure
-    | MeasureSplit | Reconnect | Exit
+    Send | StartTrainer | StoreBase | StoreTensor | StartWork | StopWork | KillTrainer | Keep | OpenWindow | Mark | Void
+    | Measure | MeasureSplit | Reconnect | Exit
 )  # fmt: skip
 
 quicken((Kept, *get_args(Event), *get_args(Action)))

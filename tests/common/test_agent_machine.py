@@ -393,6 +393,45 @@ def test_a_cancel_stops_the_work_and_late_events_of_the_old_lease_do_nothing() -
     assert host.agent.state is State.WORKING, "TAKEN was said of the new lease"
 
 
+def test_a_trainer_that_does_not_let_go_of_cancelled_work_is_killed_and_started_anew() -> None:
+    host = Host().working()
+    host.say(Cancel(host.nonce, 5, "late"))
+    host.now_s += 15.0
+    host.say(Pong(host.nonce, 0, 0.0))
+    host.event(m.WorkProgress(5, 9))  # it lives, and has not read it yet
+    host.now_s += 29.0
+    host.say(Pong(host.nonce, 0, 0.0))
+    assert host.tick(0.5) == []
+    assert host.agent.wake_s() <= host.now_s + 0.5
+    (kill,) = host.tick(0.5)
+    assert isinstance(kill, m.KillTrainer)
+    assert "30 s" in kill.reason
+    assert host.tick(1.0) == [], "once is enough"
+    actions = host.event(m.TrainerGone("the trainer was ended by SIGKILL"))
+    assert any(isinstance(action, m.StartTrainer) for action in actions)
+
+
+@pytest.mark.parametrize("last", [m.WorkFailed(5, "cancelled", ""), m.WorkDone(5, 10, 3, 1, 0, 0, SIZE, "update")])
+def test_a_trainer_that_lets_go_of_cancelled_work_lives(last: m.Event) -> None:
+    host = Host().working()
+    host.say(Cancel(host.nonce, 5, "late"))
+    host.event(last)
+    for _ in range(5):
+        host.now_s += 20.0
+        host.say(Pong(host.nonce, 0, 0.0))
+        assert not any(isinstance(action, m.KillTrainer) for action in host.tick(0.0))
+
+
+def test_work_that_was_not_begun_leaves_nothing_for_the_trainer_to_answer() -> None:
+    host = Host().load()
+    host.assign(5)
+    host.say(Cancel(host.nonce, 5, "late"))
+    for _ in range(5):
+        host.now_s += 20.0
+        host.say(Pong(host.nonce, 0, 0.0))
+        assert not any(isinstance(action, m.KillTrainer) for action in host.tick(0.0))
+
+
 def test_messages_under_another_lease_or_session_are_refused_and_change_nothing() -> None:
     host = Host().working()
     for message in (

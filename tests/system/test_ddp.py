@@ -144,7 +144,7 @@ def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
             os.kill(pid, number)
             assert host.ends() == 0, host.err
         finally:
-            if number == signal.SIGSTOP:
+            with suppress(ProcessLookupError):  # its agent has killed it when it did not let go of its work
                 os.kill(pid, signal.SIGKILL)
         assert said in host.err
         folder = bench.folder / "runs" / "exp-001" / "equal"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
+import traceback
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,6 +89,9 @@ class DdpWorker:
                     return update[: len(state)]
                 elif given.what == "close":
                     return self._trainable.state()
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # as `Group.close` wants it
+            raise
         finally:
             self._leave()
 
@@ -112,14 +116,17 @@ class DdpWorker:
     # A group --------------------------------------------------------------------------------------------------------
 
     def _take_part(self, given: Input, plan: Mapping[str, Any]) -> None:
+        broken: dict[str, object] = {}
+        done = False
         try:
             self._join(given, plan)
             done = self._train(plan)
         except Broken as error:
+            broken = {"kind": error.kind, "reason": str(error), "blamed": error.blamed}
+        if broken:  # the error and its frames are gone, as `Group.close` wants it
             self._leave()
-            self._say(given, "broken", steps=self._steps, kind=error.kind, reason=str(error), blamed=error.blamed)
-            return
-        if done:
+            self._say(given, "broken", steps=self._steps, **broken)
+        elif done:
             head = FIGURES.pack(self._drift, self._steps)
             self._put(given, "done", head + self._figures.tobytes())
 

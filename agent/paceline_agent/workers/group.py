@@ -8,6 +8,7 @@ many systems is 127.0.1.1. Every wait ends within the patience.
 from __future__ import annotations
 
 import fcntl
+import gc
 import ipaddress
 import json
 import os
@@ -48,6 +49,7 @@ class Group:
         self._patience = timedelta(seconds=patience_s)
         self._store: Any = None  # a TCPStore
         self._listener: socket.socket | None = None
+        self._world: Any = None  # torch's process group
         self._model: DistributedDataParallel | None = None
         self._mean: SampleMean | None = None
 
@@ -102,6 +104,7 @@ class Group:
                 "gloo", store=store, rank=self._rank, world_size=len(self._names), timeout=self._patience
             )
         )
+        self._world = dist.group.WORLD
 
     def share(self, state: bytes) -> bytes:
         """Return the first rank's state."""
@@ -129,8 +132,8 @@ class Group:
 
         `after_backward` is called when the last local gradient is there; what it raises ends the step.
         """
-        model, mean = self._model, self._mean
-        assert model is not None
+        mean = self._mean
+        assert self._model is not None  # and in no variable of this frame, which an error would carry out: see `close`
         assert mean is not None
         raised: list[BaseException] = []
 
@@ -145,7 +148,7 @@ class Group:
 
         mean.counts, mean.before_sync = (own, total), before_sync
         begin_s = time.monotonic()
-        output = model(x)
+        output = self._model(x)
         after_forward()
         forward_s = time.monotonic() - begin_s
         loss = cross_entropy(output, y) if own else output.sum() * 0
@@ -156,12 +159,18 @@ class Group:
         return forward_s, mean.local_s - begin_s, max(0.0, mean.synced_s - mean.local_s)
 
     def close(self) -> None:
-        """Let go of the group; neighbours that wait for this rank find out at once."""
+        """Let go of the group; neighbours that wait for this rank find out at once.
+
+        Call it when no error is left whose frames hold the model. The model's reducer holds the process group, and if
+        it is the last to let go, it waits under the interpreter's lock for gloo's threads, which wait for that lock to
+        drop a collective that has failed. Python's own reference is let go without the lock: so it must be the last.
+        """
         self._model = self._mean = None
+        gc.collect()  # the model is a part of cycles
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
-        self._store = None
+        self._store = self._world = None
 
     def _try(self, action: Callable[[], object]) -> None:
         try:
