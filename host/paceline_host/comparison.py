@@ -5,6 +5,7 @@ What the folder holds already is gone on with, or left alone where it is finishe
 
 runs/NAME-001/            a comparison
     experiment.toml       effective settings
+    clients.partition     split learning: who holds which sample (`paceline data partition NAME --load`)
     fleet/                keys, agent.toml and log of each emulated board
     POLICY/               a run: run.toml, journal.sqlite, updates.spool, checkpoints/
 """
@@ -42,6 +43,7 @@ from paceline_host.psl import run as psl_run
 from paceline_host.psl.machine import SplitMachine
 from paceline_host.psl.store import SplitStore
 from paceline_host.recovery import Recovered, Reported, begun, recover, replay
+from paceline_host.run_files import write_whole
 from paceline_host.server import Outcome, Server, TimedPlanner
 from paceline_host.store import Store
 from paceline_host.uploads import Uploads
@@ -219,6 +221,8 @@ class Comparison:
         self._folder = folder
         if not (folder / EXPERIMENT).exists():
             write_whole(folder / EXPERIMENT, settings.dump(self.experiment))
+        if self.experiment.run.regime == "psl":
+            psl_run.keep_partition(folder, self.experiment.split, self._split_task)
         self._server = server
         try:
             outcomes = [self._one(policy, boards, server) for policy in self.experiment.policies()]
@@ -372,19 +376,6 @@ class Comparison:
 def folder_name(policy: Policy) -> str:
     """Return the name of a policy's run folder."""
     return policy.name.replace(":", "-")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file, whole or not at all. Raises StorageError."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _where(recovered: Recovered) -> str:

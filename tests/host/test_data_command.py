@@ -51,6 +51,17 @@ def test_a_saved_partition_fits_the_data(digits: Path, tmp_path: Path, capsys: p
     assert Partition.from_bytes(saved.read_bytes(), labels).sizes() == [30] * 4
 
 
+def test_a_saved_partition_is_shown_as_it_was_when_it_was_dealt(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = str(tmp_path / "clients.partition")
+    asked = ("--clients", "5", "--method", "severe", "--samples", "150", "--seed", "9", "--json")
+    assert partition(digits, *asked, "--save", saved) == 0
+    dealt = json.loads(capsys.readouterr().out)
+    assert partition(digits, "--load", saved, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == dealt
+
+
 @pytest.mark.parametrize(("name", "begins"), [("who.svg", b"<?xml"), ("who.PNG", b"\x89PNG")])
 def test_a_picture_is_drawn_the_same_each_time(
     digits: Path, tmp_path: Path, name: str, begins: bytes, capsys: pytest.CaptureFixture[str]
@@ -81,6 +92,8 @@ def test_a_column_gives_natural_clients(digits: Path, tmp_path: Path, capsys: py
         (("--clients", "3", "--seed", "-1"), 3, "expected a whole number from 0 to 2^64 - 1"),
         (("--clients", "3", "--picture", "who.gif"), 3, "a picture ends in .svg or .png"),
         (("--clients", "3", "--save", "nowhere/file"), 10, "cannot be written"),
+        (("--load", "nowhere"), 3, "--load nowhere: cannot be read"),
+        (("--load", "nowhere", "--clients", "3"), 3, "--clients is for dealing"),
         (("--method", "natural", "--column", "nowhere.txt"), 3, "--column nowhere.txt: cannot be read as text"),
     ],
 )

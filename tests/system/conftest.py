@@ -25,11 +25,17 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write pictures of 8 x 8 pixels in ten classes; return their folder."""
-    folder, source = tmp_path_factory.mktemp("pictures"), np.random.default_rng(1)
+    folder = tmp_path_factory.mktemp("pictures")
+    write_pictures(folder)
+    return folder
+
+
+def write_pictures(folder: Path) -> None:
+    """Write a small data set in the form of MNIST."""
+    source = np.random.default_rng(1)
     shapes = source.integers(0, 200, (10, 8, 8))
     for (images, labels), count in zip((FILES[:2], FILES[2:]), (TRAIN, TEST), strict=True):
         classes = np.arange(count) % 10
         noisy = shapes[classes] + source.integers(0, 56, (count, 8, 8))
         write_idx(folder / images, (count, 8, 8), noisy.astype(np.uint8).tobytes())
         write_idx(folder / labels, (count,), classes.astype(np.uint8).tobytes())
-    return folder

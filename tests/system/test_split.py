@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.data import Partition
 from paceline.data.idx import write_idx
 from paceline.data.sources import FILES
 from paceline.tasks import SplitTask, make
@@ -113,6 +114,8 @@ def test_over_the_link_it_trains_what_one_process_would_train(tmp_path: Path, pi
             assert all(step.deviation is not None and 0 <= step.deviation <= 2 for step in steps)
             assert {c.board for c in ledger.contributions(1)} == ({0} if method == "central" else {0, 1, 2})
             assert all(e.total_uj for e in ledger.energy())  # also of boards that only watched
+    kept = Partition.from_bytes((tmp_path / "runs" / "exp-001" / "clients.partition").read_bytes(), task.labels())
+    assert (kept.clients, kept.method) == (SPLIT["clients"], SPLIT["partition"])
     runs = {run["policy"]: run for run in json.loads(host.out)["runs"]}
     assert runs["gpsl"]["split"]["steps"] == runs["central"]["split"]["steps"] == 6
     assert runs["gpsl"]["accuracy"] == runs["central"]["accuracy"] or runs["gpsl"]["accuracy"] > 0.3

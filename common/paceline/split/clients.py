@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from paceline.settings import Bounds
 from paceline.tasks import SplitTask
+
+if TYPE_CHECKING:
+    from paceline.data import Partition as Dealt
 
 OWN = "own"
 
@@ -32,13 +35,16 @@ class Partition:
         """Return each client's sample numbers. Raises SettingsError where the data cannot be dealt like that."""
         if self.partition == OWN or self.clients == 1:
             return [range(task.samples)]
+        return cast(list[Sequence[int]], self.dealt(task).indices())
+
+    def dealt(self, task: SplitTask) -> Dealt:
+        """Return who holds each sample; not for boards' own data. Raises as `members`."""
         from paceline.data import partition
 
-        dealt = partition(
+        return partition(
             task.labels(), self.clients, self.partition, classes_per_client=self.classes_per_client, alpha=self.alpha,
             seed=self.seed,
         )  # fmt: skip
-        return cast(list[Sequence[int]], dealt.indices())
 
 
 @dataclass(frozen=True)

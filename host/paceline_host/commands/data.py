@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paceline.commandline import Program
 from paceline.data.cache import NAMES
@@ -13,6 +14,11 @@ from paceline.data.partitioning import METHODS, Partition
 from paceline.data.sources import KINDS
 from paceline.errors import DataError, StorageError
 from paceline.talk import Talk
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from paceline.data.dataset import Part
 
 SHAPES = {  # options that say how uneven -> the methods that have them
     "classes_per_client": ("dirichlet-classes",),
@@ -60,22 +66,24 @@ def _add_partition(program: Program) -> None:
         examples=[
             ("paceline data partition cifar10 --clients 16 --method severe", "two classes a client, as a table"),
             ("paceline data partition mnist --clients 16 --method shards --picture who.svg", "and as a picture"),
-            ("paceline data partition mnist --clients 16 --save clients.partition", "kept, for a run"),
+            ("paceline data partition mnist --clients 16 --save clients.partition", "kept"),
+            ("paceline data partition mnist --load runs/gpsl_severe-001/clients.partition", "who held what in a run"),
         ],
         exits=(3, 10),
     )
     parser.add_argument("name", metavar="NAME", help=", ".join(KINDS))
     parser.offers = {"name": tuple(KINDS), "method": METHODS}
     parser.add_argument("--clients", type=int, metavar="K", help="how many (natural: left out, one a value)")
-    parser.add_argument("--method", default="iid", metavar="METHOD", help=f"{', '.join(METHODS)} (default iid)")
+    parser.add_argument("--method", metavar="METHOD", help=f"{', '.join(METHODS)} (default iid)")
     parser.add_argument("--classes-per-client", type=int, metavar="C", help="of dirichlet-classes (2)")
     parser.add_argument("--alpha", type=float, metavar="A", help="of the Dirichlet shares (default 3)")
     parser.add_argument("--shards-per-client", type=int, metavar="S", help="of shards (default 2)")
     parser.add_argument("--column", metavar="FILE", help="of natural: a text file, a line a sample")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the draws (default 1)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the draws (default 1)")
     parser.add_argument("--samples", type=int, default=0, metavar="N", help="the first so many samples (default all)")
     parser.add_argument("--folder", metavar="FOLDER", help="a folder of your own with the data set's files")
     parser.add_argument("--save", metavar="FILE", help="write the partition here, compact")
+    parser.add_argument("--load", metavar="FILE", help="show this partition, in place of dealing one")
     parser.add_argument("--picture", metavar="FILE", help="draw it: a name that ends in .svg or .png")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
 
@@ -99,13 +107,18 @@ def _partition(arguments: argparse.Namespace, talk: Talk) -> int:
 
     _check(arguments)
     data = open_dataset(arguments.name, Path(arguments.folder) if arguments.folder else None)
-    if arguments.samples > data.train.samples:
-        raise DataError(f"--samples {arguments.samples}: {arguments.name} has {data.train.samples} training samples")
-    labels = data.train.head(arguments.samples).labels()
-    dealt = partition(
-        labels, arguments.clients, arguments.method, column=_column(arguments.column), seed=arguments.seed,
-        **{key: value for key in SHAPES if key != "column" and (value := getattr(arguments, key)) is not None},
-    )  # fmt: skip
+    if arguments.load:
+        dealt, labels = _loaded(Path(arguments.load), data.train)
+    else:
+        if arguments.samples > data.train.samples:
+            text = f"{arguments.name} has {data.train.samples} training samples"
+            raise DataError(f"--samples {arguments.samples}: {text}")
+        labels = data.train.head(arguments.samples).labels()
+        dealt = partition(
+            labels, arguments.clients, arguments.method or "iid", column=_column(arguments.column),
+            seed=1 if arguments.seed is None else arguments.seed,
+            **{key: value for key in SHAPES if key != "column" and (value := getattr(arguments, key)) is not None},
+        )  # fmt: skip
     table = dealt.table(labels, data.classes)
     options = ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in dealt.options.items())
     how = f"{dealt.method} ({options})" if options else dealt.method
@@ -127,20 +140,37 @@ def _partition(arguments: argparse.Namespace, talk: Talk) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse what would be left aside without a word, and what would be refused only after the work."""
-    if not 0 <= arguments.seed < 1 << 64:
+    if arguments.load:
+        for key in ("clients", "method", "seed", "samples", *SHAPES):
+            if getattr(arguments, key) not in (None, 0):
+                raise DataError(f"--{key.replace('_', '-')} is for dealing; --load shows what was dealt: leave one out")
+        return
+    if not 0 <= (arguments.seed or 0) < 1 << 64:
         raise DataError(f"--seed {arguments.seed}: expected a whole number from 0 to 2^64 - 1")
     if arguments.samples < 0:
         raise DataError(f"--samples {arguments.samples}: expected 0 (all) or more")
-    if arguments.clients is None and arguments.method != "natural":
-        raise DataError(f"--clients is missing: --method {arguments.method} needs to know how many there are")
+    method = arguments.method or "iid"
+    if arguments.clients is None and method != "natural":
+        raise DataError(f"--clients is missing: --method {method} needs to know how many there are")
     for key, methods in SHAPES.items():
-        if getattr(arguments, key) is not None and arguments.method not in methods:
+        if getattr(arguments, key) is not None and method not in methods:
             option = key.replace("_", "-")
-            raise DataError(
-                f"--{option} is for --method {', '.join(methods)}, not for {arguments.method}; leave it out"
-            )
+            raise DataError(f"--{option} is for --method {', '.join(methods)}, not for {method}; leave it out")
     if arguments.picture and Path(arguments.picture).suffix.lower() not in (".svg", ".png"):
         raise DataError(f"--picture {arguments.picture}: a picture ends in .svg or .png")
+
+
+def _loaded(path: Path, train: Part) -> tuple[Partition, NDArray[Any]]:
+    """Return a saved partition and its samples' labels. Raises DataError where it is not of this data."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"--load {path}: cannot be read: {error.strerror}") from None
+    samples = len(Partition.from_bytes(content).owner)
+    if samples > train.samples:
+        raise DataError(f"--load {path}: it deals {samples} samples, this data has {train.samples}")
+    labels = train.head(samples).labels()
+    return Partition.from_bytes(content, labels), labels
 
 
 def _column(name: str | None) -> list[str] | None:

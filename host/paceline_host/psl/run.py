@@ -6,16 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from paceline import batches
-from paceline.errors import SettingsError
+from paceline.errors import DataError, SettingsError, StorageError
 from paceline.policies import Policy
 from paceline.split.clients import OWN, Partition, sizes_of
 from paceline.split.layout import gradient_manifest, upload_manifest
 from paceline.tasks import SplitTask, Task, splittable
 from paceline_host.experiment import SplitSettings
 from paceline_host.psl.steps import SplitFacts
+from paceline_host.run_files import write_whole
+
+PARTITION = "clients.partition"
 
 
 def check(settings: SplitSettings, task: Task, boards: int, policies: Sequence[Policy]) -> SplitTask:
@@ -27,13 +31,35 @@ def check(settings: SplitSettings, task: Task, boards: int, policies: Sequence[P
     if settings.device == "cuda" and not _finds_cuda():
         raise SettingsError(['split.device = "cuda": the torch of this host finds no CUDA device; take "cpu"'])
     if settings.partition != OWN:
-        Partition(**_of_partition(settings)).members(split)  # what cannot be dealt is said before anything starts
+        Partition(**_of_partition(settings)).dealt(split)  # what cannot be dealt is said before anything starts
     if settings.partition == OWN and any(policy.name == "central" for policy in policies):
         text = (
             'split.partition = "own": central training needs all data in one place; leave "central" out of run.policies'
         )
         raise SettingsError([text])
     return split
+
+
+def keep_partition(folder: Path, settings: SplitSettings, task: SplitTask) -> None:
+    """Write down, once, who holds which sample; find out when it is another one than the runs here were begun with.
+
+    Raises SettingsError for that, DataError for a damaged file, StorageError.
+    """
+    if settings.partition == OWN:
+        return
+    path, dealt = folder / PARTITION, Partition(**_of_partition(settings)).dealt(task)
+    if not path.exists():
+        write_whole(path, dealt.to_bytes())
+        return
+    try:
+        begun_with = type(dealt).from_bytes(path.read_bytes())
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror}") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}; or put it aside to go on with what the experiment says") from None
+    if begun_with.to_bytes() != dealt.to_bytes():
+        text = "the experiment and the data give another partition than the one that the runs here were begun with"
+        raise SettingsError([f"{path}: {text}; restore them, or begin a new run"])
 
 
 def facts(settings: SplitSettings, task: SplitTask, policy: Policy, boards: int, batch: int) -> SplitFacts:
