@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -385,23 +386,19 @@ FROM_HOST: tuple[type[Message], ...] = (
 # Field checks -------------------------------------------------------------------------------------------------------
 
 _LONG_TEXT = {"options": OPTIONS_BYTES}
-_Check = Callable[[Any], bool]
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_INT
-
-
-def _is_nonce(value: Any) -> bool:
-    return type(value) is int and 0 < value < 1 << 64
-
-
-def _is_float(value: Any) -> bool:
-    return type(value) is float and math.isfinite(value) and value >= 0.0
-
-
-def _is_bool(value: Any) -> bool:
-    return type(value) is bool
+_Check = Callable[..., bool]
+# What a value must be, as Python says it: the check of a kind is one expression over all of its fields, because a call
+# for each of them was half of what a message costs.
+_INT = "type({0}) is int and 0 <= {0} <= MAX_INT"
+_CONTRACTS: dict[Any, str] = {
+    int: _INT,
+    float: "type({0}) is float and 0.0 <= {0} < INFINITY",  # not a number is neither
+    bool: "type({0}) is bool",
+    int | None: f"({{0}} is None or {_INT})",
+}
+_NONCE = "type({0}) is int and 0 < {0} < NONCES"
+_TEXT = "type({{0}}) is str and (len({{0}}) <= {limit} and {{0}}.isascii() or fits({{0}}, {limit}))"
+_RANGES = "is_ranges({0})"
 
 
 def _is_ranges(value: Any) -> bool:
@@ -412,42 +409,56 @@ def _is_ranges(value: Any) -> bool:
     )
 
 
+def _is_int(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_INT
+
+
 def clip(text: str, limit: int = TEXT_BYTES) -> str:
     """Return a text that may travel: half surrogate pairs replaced, cut to `limit` bytes."""
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
 
 
-def _optional(check: _Check) -> _Check:
-    return lambda value: value is None or check(value)
+def _fits(text: str, limit: int) -> bool:
+    try:
+        return len(text.encode()) <= limit
+    except UnicodeEncodeError:  # half a surrogate pair, as the system's file names may hold
+        return False
 
 
-def _text(limit: int) -> _Check:
-    def check(value: Any) -> bool:
-        try:
-            return type(value) is str and len(value.encode()) <= limit
-        except UnicodeEncodeError:  # half a surrogate pair, as the system's file names may hold
-            return False
+_NAMES = {"MAX_INT": MAX_INT, "NONCES": 1 << 64, "INFINITY": math.inf, "fits": _fits, "is_ranges": _is_ranges}
 
+
+def _contract(name: str, hint: Any) -> str:
+    if name in ("session", "window"):
+        return _NONCE.format(name)
+    if hint is str:
+        return _TEXT.format(limit=_LONG_TEXT.get(name, TEXT_BYTES)).format(name)
+    return _CONTRACTS.get(hint, _RANGES).format(name)
+
+
+def _check(contracts: Mapping[str, str]) -> _Check:
+    """Return a function of these fields that tells whether all are inside their contracts."""
+    check: _Check = eval(f"lambda {', '.join(contracts)}: {' and '.join(contracts.values())}", dict(_NAMES))
     return check
 
 
-def _check_for(name: str, hint: Any) -> _Check:
-    if name in ("session", "window"):
-        return _is_nonce
-    if hint is str:
-        return _text(_LONG_TEXT.get(name, TEXT_BYTES))
-    table: dict[Any, _Check] = {int: _is_int, float: _is_float, bool: _is_bool, int | None: _optional(_is_int)}
-    return table.get(hint, _is_ranges)
+class _Form:
+    """What a kind's header must be."""
 
+    def __init__(self, cls: type[Message]) -> None:
+        hints = typing.get_type_hints(cls)
+        contracts = {f.name: _contract(f.name, hints[f.name]) for f in dataclasses.fields(cls)}
+        self.cls = cls
+        self.names = ("kind", *contracts)
+        self.is_right = _check(contracts)
+        self._checks = {name: _check({name: contract}) for name, contract in contracts.items()}
+        self.attributes = operator.attrgetter(*self.names)
+        self.items = operator.itemgetter(*self.names)
+        self.lists = tuple(name for name in contracts if hints[name] not in (str, *_CONTRACTS))
 
-def _fields(cls: type[Message]) -> tuple[tuple[str, _Check], ...]:
-    hints = typing.get_type_hints(cls)
-    return tuple((f.name, _check_for(f.name, hints[f.name])) for f in dataclasses.fields(cls))
-
-
-_KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (*FROM_AGENT, *FROM_HOST)}
-quicken(_KINDS.values())
-_FIELDS: dict[type[Message], tuple[tuple[str, _Check], ...]] = {cls: _fields(cls) for cls in _KINDS.values()}
+    def wrong(self, content: Mapping[str, Any]) -> str:
+        """Return the first field that is missing or outside its contract; "" where none is."""
+        return next((name for name, is_right in self._checks.items() if not is_right(content.get(name, _MISSING))), "")
 
 
 def encode(message: Message) -> bytes:
@@ -455,12 +466,12 @@ def encode(message: Message) -> bytes:
 
     Raises LocalProtocolError when a field is outside its contract: the fault is on this side.
     """
-    content: dict[str, Any] = {"kind": message.kind}
-    for name, check in _FIELDS[type(message)]:
-        value = getattr(message, name)
-        if not check(value):
-            raise LocalProtocolError(f"{message.kind}.{name} is outside its contract: {value!r}")
-        content[name] = value
+    form = _FORMS[message.kind]
+    values = form.attributes(message)
+    content = dict(zip(form.names, values, strict=True))
+    if not form.is_right(*values[1:]):
+        name = form.wrong(content)
+        raise LocalProtocolError(f"{message.kind}.{name} is outside its contract: {content[name]!r}")
     header: bytes = msgpack.packb(content)
     if len(header) > HEADER_BYTES:
         raise LocalProtocolError(f"{message.kind} needs {len(header)} bytes, the limit is {HEADER_BYTES}")
@@ -480,20 +491,24 @@ def decode(header: bytes | memoryview, allowed: tuple[type[Message], ...]) -> Me
         raise RemoteProtocolError(f"header is not msgpack: {type(error).__name__}") from None
     if type(content) is not dict:
         raise RemoteProtocolError("header is not a map")
-    kind = content.pop("kind", None)
-    cls = _KINDS.get(kind) if type(kind) is str else None
-    if cls is None or cls not in allowed:
+    kind = content.get("kind")
+    form = _FORMS.get(kind) if type(kind) is str else None
+    if form is None or form.cls not in allowed:
         raise RemoteProtocolError(f"unexpected message kind {kind!r:.40}")
-    fields = _FIELDS[cls]
-    if len(content) != len(fields):
-        raise RemoteProtocolError(f"{kind} has {len(content)} fields, expected {len(fields)}")
-    values: list[Any] = []
-    for name, check in fields:
+    if len(content) != len(form.names):
+        raise RemoteProtocolError(f"{kind} has {len(content) - 1} fields, expected {len(form.names) - 1}")
+    try:
+        values = form.items(content)[1:]
+        is_right = form.is_right(*values)
+    except KeyError:
+        is_right = False
+    if not is_right:
+        name = form.wrong(content)
         value = content.get(name, _MISSING)
-        if not check(value):
-            raise RemoteProtocolError(f"{kind}.{name} is missing or outside its contract: {value!r:.60}")
-        values.append(tuple(map(tuple, value)) if type(value) is list else value)
-    return cls(*values)
+        raise RemoteProtocolError(f"{kind}.{name} is missing or outside its contract: {value!r:.60}")
+    if form.lists:
+        values = tuple([tuple(map(tuple, value)) if type(value) is list else value for value in values])
+    return form.cls(*values)
 
 
 class _Missing:
@@ -506,3 +521,7 @@ _MISSING = _Missing()
 
 def _no_ext(code: int, data: bytes) -> Any:
     raise ValueError("extension types are not part of the protocol")
+
+
+_FORMS = {cls.kind: _Form(cls) for cls in dict.fromkeys((*FROM_AGENT, *FROM_HOST))}
+quicken(form.cls for form in _FORMS.values())
