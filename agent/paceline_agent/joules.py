@@ -209,7 +209,9 @@ class Joules:
             until_us = _now_us() if self._is_down() else final_us
             scatter = None if self._spread is None else self._scatter
             answers = self._ledger.settle(until_us, self._window, self._edge, scatter)
-        events: list[m.Event] = []
+        events: list[m.Event] = [  # before those of leases, so that both go as one message
+            m.SplitMeasured(_message(key, split, self.source, self._sampling_uj(split.total))) for key, split in answers
+        ]
         for lease in self._take_measuring():
             tally = self._ledger.computed(lease)
             if tally is None:
@@ -219,9 +221,7 @@ class Joules:
                 flags = tally.flags | (FLAGS["estimated"] if tally.is_estimated else 0)
                 sampling_uj = self._sampling_uj(tally)
                 events.append(m.Measured(lease, tally.energy_uj, bound_uj, self.source, flags, sampling_uj))
-        return events + [
-            m.SplitMeasured(_message(key, split, self.source, self._sampling_uj(split.total))) for key, split in answers
-        ]
+        return events
 
     def _sampling_uj(self, tally: Tally) -> int | None:
         """Return the 95 % half-width; of counters and of intervals that leave nothing out it is 0."""

@@ -36,6 +36,7 @@ MAX_RANGES = 64
 MAX_INT = (1 << 63) - 1
 
 Range = tuple[int, int, int]  # (epoch, begin, end): positions begin..end-1 of the epoch's permutation
+Split = tuple[int | None, ...]  # what of ENERGY is not in the DELIVERY that it goes along with, in order: SPLIT
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Commit(Message):
 @dataclass(frozen=True)
 class Delivery(Result):
     """RESULT with the update of a small model, and COMMIT, in one: where the joules are known as soon as the work is
-    done.
+    done. `split`: and ENERGY of the same run and source, if it is to be said at the same time.
     """
 
     kind = "delivery"
@@ -154,6 +155,7 @@ class Delivery(Result):
     energy_source: str
     energy_flags: int
     sampling_uj: int | None = None
+    split: Split | None = None
 
 
 @dataclass(frozen=True)
@@ -294,7 +296,11 @@ class Begin(Message):
 
 @dataclass(frozen=True)
 class Assign(Message):
-    """A lease on one slice. `base_bytes` 0: the board already holds the model named by `base_sha256`."""
+    """A lease on one slice. `base_bytes` 0: the board already holds the model named by `base_sha256`.
+
+    `answered` (a lease, 0: none) is an ANSWER, accepted, of `answered_us` ago; `closed` (a round, 0: none) is a
+    ROUND_CLOSED of this run, of `closed_us` ago. Both hold from before this message on.
+    """
 
     kind = "assign"
     run: str
@@ -307,6 +313,10 @@ class Assign(Message):
     ranges: tuple[Range, ...]
     base_sha256: str
     base_bytes: int
+    answered: int = 0
+    answered_us: int = 0
+    closed: int = 0
+    closed_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -375,6 +385,11 @@ ENERGY_FLAGS = {
     "unknown": 1, "gap": 2, "reset": 4, "saturated": 8, "overflow": 16, "negative": 32, "estimated": 64, "lost": 128,
     "stale": 256, "frozen": 512,
 }  # fmt: skip
+# What `split` of DELIVERY holds of ENERGY; run and source are DELIVERY's own.
+SPLIT = (
+    "window", "round", "compute_uj", "wait_uj", "transfer_uj", "wasted_uj", "other_uj", "total_uj", "bound_uj",
+    "span_us", "covered_us", "flags", "sampling_uj", "split_uj", "wait_us",
+)  # fmt: skip
 VERDICTS = ("accepted", "duplicate", "stale", "rejected")
 FROM_AGENT: tuple[type[Message], ...] = (
     Hello, Ready, Taken, Ping, Result, Delivery, Chunk, Tensor, Credit, Commit, Failed, Energy, Bye,
@@ -395,6 +410,7 @@ _CONTRACTS: dict[Any, str] = {
     float: "type({0}) is float and 0.0 <= {0} < INFINITY",  # not a number is neither
     bool: "type({0}) is bool",
     int | None: f"({{0}} is None or {_INT})",
+    Split | None: "({0} is None or is_split({0}))",
 }
 _NONCE = "type({0}) is int and 0 < {0} < NONCES"
 _TEXT = "type({{0}}) is str and (len({{0}}) <= {limit} and {{0}}.isascii() or fits({{0}}, {limit}))"
@@ -425,7 +441,14 @@ def _fits(text: str, limit: int) -> bool:
         return False
 
 
-_NAMES = {"MAX_INT": MAX_INT, "NONCES": 1 << 64, "INFINITY": math.inf, "fits": _fits, "is_ranges": _is_ranges}
+def _is_split(value: Any) -> bool:
+    return type(value) in (list, tuple) and len(value) == len(SPLIT) and _IS_SPLIT(*value)
+
+
+_NAMES = {
+    "MAX_INT": MAX_INT, "NONCES": 1 << 64, "INFINITY": math.inf, "fits": _fits, "is_ranges": _is_ranges,
+    "is_split": _is_split,
+}  # fmt: skip
 
 
 def _contract(name: str, hint: Any) -> str:
@@ -442,19 +465,41 @@ def _check(contracts: Mapping[str, str]) -> _Check:
     return check
 
 
+def _contracts(cls: type[Message]) -> dict[str, str]:
+    hints = typing.get_type_hints(cls)
+    return {f.name: _contract(f.name, hints[f.name]) for f in dataclasses.fields(cls)}
+
+
+_IS_SPLIT = _check({name: contract for name, contract in _contracts(Energy).items() if name in SPLIT})
+_SPLIT_OF = operator.attrgetter(*SPLIT)
+
+
+def split_of(energy: Energy) -> Split:
+    """Return what of ENERGY a DELIVERY of the same run and source takes along."""
+    split: Split = _SPLIT_OF(energy)
+    return split
+
+
+def energy_of(delivery: Delivery) -> Energy | None:
+    """Return the ENERGY that goes along with a DELIVERY, if one does."""
+    if delivery.split is None:
+        return None
+    values: dict[str, Any] = dict(zip(SPLIT, delivery.split, strict=True))
+    return Energy(session=delivery.session, run=delivery.run, source=delivery.energy_source, **values)
+
+
 class _Form:
     """What a kind's header must be."""
 
     def __init__(self, cls: type[Message]) -> None:
-        hints = typing.get_type_hints(cls)
-        contracts = {f.name: _contract(f.name, hints[f.name]) for f in dataclasses.fields(cls)}
+        contracts = _contracts(cls)
         self.cls = cls
         self.names = ("kind", *contracts)
         self.is_right = _check(contracts)
         self._checks = {name: _check({name: contract}) for name, contract in contracts.items()}
         self.attributes = operator.attrgetter(*self.names)
         self.items = operator.itemgetter(*self.names)
-        self.lists = tuple(name for name in contracts if hints[name] not in (str, *_CONTRACTS))
+        self.has_lists = any("is_ranges" in contract or "is_split" in contract for contract in contracts.values())
 
     def wrong(self, content: Mapping[str, Any]) -> str:
         """Return the first field that is missing or outside its contract; "" where none is."""
@@ -506,9 +551,13 @@ def decode(header: bytes | memoryview, allowed: tuple[type[Message], ...]) -> Me
         name = form.wrong(content)
         value = content.get(name, _MISSING)
         raise RemoteProtocolError(f"{kind}.{name} is missing or outside its contract: {value!r:.60}")
-    if form.lists:
-        values = tuple([tuple(map(tuple, value)) if type(value) is list else value for value in values])
+    if form.has_lists:
+        values = tuple([_tuples(value) if type(value) is list else value for value in values])
     return form.cls(*values)
+
+
+def _tuples(value: list[Any]) -> tuple[Any, ...]:
+    return tuple([tuple(each) if type(each) is list else each for each in value])
 
 
 class _Missing:
