@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that owns a run's disk and arithmetic: journal, spool, verification, averaging, checkpoint, evaluation.
 
-Jobs come in batches, one batch a turn of the host's loop, and each batch is one commit. What must not be promised
-before it is on disk is answered by an event after the commit. Knows no link and no board's session.
+Jobs come in batches, one batch a turn of the host's loop, and each batch is one commit, with those that have come
+meanwhile where all are quickly done. What must not be promised before it is on disk is answered by an event after the
+commit. Knows no link and no board's session.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from paceline.quick import quicken
 from paceline.tasks import Task
+from paceline.wire import INLINE_BYTES
 from paceline_host import checkpoint, records
 from paceline_host import machine as m
 from paceline_host.journal import Journal
@@ -36,6 +38,13 @@ class Job:
 
 
 quicken((Job,))
+
+
+def _is_quick(job: Job) -> bool:
+    return isinstance(job.action, _QUICK) and (job.upload is None or len(job.upload) <= INLINE_BYTES)
+
+
+_QUICK = (m.StoreResult, m.StoreEnergy)
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,7 @@ class Store(threading.Thread):
         self._clock, self._wake = clock, wake
         self._inbox: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
+        self._is_finishing = False
         self._norms: dict[int, list[float]] = {}
         self._reducer = Reducer(task.manifest)
         self._recovered = recovered
@@ -97,7 +107,7 @@ class Store(threading.Thread):
             with Journal.open(self._folder, fsync=self._run.fsync) as self._journal:
                 if self._recovered is not None:
                     self._take_up(self._recovered)
-                while (jobs := self._inbox.get()) is not None:
+                while jobs := self._next():
                     done: list[StoreEvent] = []
                     with self._journal.transaction():
                         for job in jobs:
@@ -109,6 +119,19 @@ class Store(threading.Thread):
         except Exception as error:  # whatever it is, the run must not wait for a store that is gone
             self._outbox.put(StoreFailed(error))
             self._wake()
+
+    def _next(self) -> list[Job]:
+        """Return the jobs of the next commit, waiting for some; none: it is to finish.
+
+        Ten small results that come within a millisecond are one commit and one answer to the loop, or two; of large
+        ones none waits for another to be verified.
+        """
+        jobs: list[Job] = []
+        while not self._is_finishing and (not jobs or (not self._inbox.empty() and all(map(_is_quick, jobs)))):
+            batch = self._inbox.get()
+            self._is_finishing = batch is None
+            jobs += batch or ()
+        return jobs
 
     def _take_up(self, recovered: Recovered) -> None:
         if not recovered.machine.closed and self._run.regime == "pma":
