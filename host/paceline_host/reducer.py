@@ -8,6 +8,7 @@ Accumulators are float64, blocks keep temporaries in the cache; memory is one ac
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -170,10 +171,11 @@ def _squares(update: Buffer, base: Buffer, tensor: TensorSpec) -> float | None:
     with np.errstate(over="ignore", invalid="ignore"):
         for part in _blocks(tensor.items):
             wide = _wide(values[part], tensor)
-            if not np.isfinite(wide).all():
-                return None
             wide -= _wide(origin[part], tensor)
-            total += float(np.square(wide, out=wide).sum())
+            squares = float(np.square(wide, out=wide).sum())
+            if not math.isfinite(squares) and not np.isfinite(_wide(values[part], tensor)).all():
+                return None  # else they are only beyond all numbers; the base is finite, as `finish` made it
+            total += squares
     return total
 
 
