@@ -455,7 +455,8 @@ class RoundMachine(Muster):
         lease.end_s = max(lease.end_s, now_s + self.facts.patience_s)
         lease.commit = message
         self._judging[lease.number] = index, lease
-        self._out.append(StoreResult(index, lease.slice, lease.result, message))
+        last = len(self._judging) >= len(self._open)
+        self._out.append(StoreResult(index, lease.slice, lease.result, message, last))
 
     def _work_failed(self, index: int, message: Failed, now_s: float) -> None:
         board = self.boards[index]

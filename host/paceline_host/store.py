@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that owns a run's disk and arithmetic: journal, spool, verification, averaging, checkpoint, evaluation.
 
-Jobs come in batches, one batch a turn of the host's loop, and each batch is one commit, with those that have come
-meanwhile where all are quickly done. What must not be promised before it is on disk is answered by an event after the
+Jobs come in batches, one batch a turn of the host's loop, and each batch is one commit; small results of a round that
+follow each other closely share one. What must not be promised before it is on disk is answered by an event after the
 commit. Knows no link and no board's session.
 """
 
@@ -25,6 +25,8 @@ from paceline_host.journal import Journal
 from paceline_host.recovery import RESUMED, Recovered, feed
 from paceline_host.reducer import Reducer, Refused
 
+TOGETHER_S = 0.002  # a commit waits so long for a small result that follows another
+
 
 @dataclass(frozen=True)
 class Job:
@@ -40,11 +42,15 @@ class Job:
 quicken((Job,))
 
 
-def _is_quick(job: Job) -> bool:
-    return isinstance(job.action, _QUICK) and (job.upload is None or len(job.upload) <= INLINE_BYTES)
+def _may_wait(job: Job) -> bool:
+    """Tell whether the commit of a job may wait for others: each costs a turn of the loop besides.
 
-
-_QUICK = (m.StoreResult, m.StoreEnergy)
+    That is so of a small result while others of its round are still to come; a large one is answered at once.
+    """
+    action, upload = job.action, job.upload
+    if isinstance(action, m.StoreResult):
+        return not action.last and upload is not None and len(upload) <= INLINE_BYTES
+    return isinstance(action, m.StoreEnergy)
 
 
 @dataclass(frozen=True)
@@ -107,11 +113,13 @@ class Store(threading.Thread):
             with Journal.open(self._folder, fsync=self._run.fsync) as self._journal:
                 if self._recovered is not None:
                     self._take_up(self._recovered)
-                while jobs := self._next():
+                while jobs := self._next(None):
                     done: list[StoreEvent] = []
                     with self._journal.transaction():
-                        for job in jobs:
-                            done += self._JOBS[type(job.action)](self, job)
+                        while jobs:
+                            for job in jobs:
+                                done += self._JOBS[type(job.action)](self, job)
+                            jobs = self._next(TOGETHER_S) if all(map(_may_wait, jobs)) else []
                     for event in done:
                         self._outbox.put(event)
                     if done:
@@ -120,18 +128,16 @@ class Store(threading.Thread):
             self._outbox.put(StoreFailed(error))
             self._wake()
 
-    def _next(self) -> list[Job]:
-        """Return the jobs of the next commit, waiting for some; none: it is to finish.
-
-        Ten small results that come within a millisecond are one commit and one answer to the loop, or two; of large
-        ones none waits for another to be verified.
-        """
-        jobs: list[Job] = []
-        while not self._is_finishing and (not jobs or (not self._inbox.empty() and all(map(_is_quick, jobs)))):
-            batch = self._inbox.get()
-            self._is_finishing = batch is None
-            jobs += batch or ()
-        return jobs
+    def _next(self, timeout_s: float | None) -> list[Job]:
+        """Return the next batch; none: nothing came within `timeout_s`, or it is to finish."""
+        if self._is_finishing:
+            return []
+        try:
+            jobs = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+        self._is_finishing = jobs is None
+        return jobs or []
 
     def _take_up(self, recovered: Recovered) -> None:
         if not recovered.machine.closed and self._run.regime == "pma":
