@@ -76,6 +76,7 @@ class Store(threading.Thread):
         self._clock, self._wake = clock, wake
         self._inbox: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
+        self.together_s = TOGETHER_S
         self._is_finishing = False
         self._norms: dict[int, list[float]] = {}
         self._reducer = Reducer(task.manifest)
@@ -119,7 +120,7 @@ class Store(threading.Thread):
                         while jobs:
                             for job in jobs:
                                 done += self._JOBS[type(job.action)](self, job)
-                            jobs = self._next(TOGETHER_S) if all(map(_may_wait, jobs)) else []
+                            jobs = self._next(self.together_s) if all(map(_may_wait, jobs)) else []
                     for event in done:
                         self._outbox.put(event)
                     if done:
