@@ -23,6 +23,12 @@ def _ranges() -> st.SearchStrategy[tuple[wire.Range, ...]]:
     return st.lists(one, max_size=4).map(tuple)
 
 
+def _splits() -> st.SearchStrategy[wire.Split]:
+    hints = typing.get_type_hints(wire.Energy)
+    one = {name: INTEGERS if hints[name] is int else st.none() | INTEGERS for name in wire.SPLIT}
+    return st.tuples(*{**one, "window": st.integers(1, (1 << 64) - 1)}.values())
+
+
 def _values(name: str, hint: object) -> st.SearchStrategy[object]:
     if name in ("session", "window"):
         return st.integers(1, (1 << 64) - 1)
@@ -34,6 +40,7 @@ def _values(name: str, hint: object) -> st.SearchStrategy[object]:
         bool: st.booleans(),
         int | None: st.none() | INTEGERS,
         tuple[wire.Range, ...]: _ranges(),
+        wire.Split | None: st.none() | _splits(),
     }
     return table[hint]
 

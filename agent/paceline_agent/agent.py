@@ -138,6 +138,8 @@ class Agent:
             elif isinstance(message, channel.Output):
                 self._step(m.WorkTensor(message.lease, message.step, message.redraw, message.what, message.size))
             elif isinstance(message, channel.Done):
+                if message.begin_us:
+                    self._edge(message.lease, True, message.begin_us)
                 if message.end_us:
                     self._edge(message.lease, False, message.end_us)
                 self._step(

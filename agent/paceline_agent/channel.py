@@ -10,13 +10,15 @@ both ends share.
 from __future__ import annotations
 
 import dataclasses
+import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import msgpack
 
 from paceline.errors import LocalProtocolError, RemoteProtocolError, SettingsError
-from paceline.quick import quicken
+from paceline.quick import quicken, together
 from paceline.settings import Bounds, load_table
 from paceline_agent.pace import Pace
 
@@ -160,7 +162,7 @@ class Output(Message):
 class Done(Message):
     """The update is complete in its file. `overruns`: steps that took longer than declared, by `late_us` in all.
 
-    `end_us`: when computing ended, where no EDGE has told; else 0.
+    `begin_us`, `end_us`: when computing began and ended, where no EDGE has told; else 0.
     """
 
     kind = "done"
@@ -168,6 +170,7 @@ class Done(Message):
     samples: Count
     steps: Count
     compute_us: Count
+    begin_us: Count
     end_us: Count
     overruns: Count
     late_us: Count
@@ -217,53 +220,65 @@ def decode(data: bytes, allowed: tuple[type[Message], ...]) -> Message:
     cls = _KINDS.get(kind) if type(kind) is str else None
     if cls is None or cls not in allowed:
         raise RemoteProtocolError(f"unexpected message kind {kind!r:.40}")
-    if _is_plain(content, cls):
-        return cls(
-            **{name: tuple(map(tuple, value)) if type(value) is list else value for name, value in content.items()}
-        )
+    plain = _PLAIN.get(cls)
+    if plain is not None and (values := plain.values(content)) is not None:
+        return cls(*values)
     try:
         return load_table(content, cls, where=cls.kind)
     except SettingsError as error:
         raise RemoteProtocolError(str(error)) from None
 
 
-def _plain_checks(cls: type[Message]) -> dict[str, tuple[type, Bounds | None]] | None:
-    """Return type and bounds of each field of a message of bare numbers, texts and ranges; None for other messages."""
-    checks: dict[str, tuple[type, Bounds | None]] = {}
-    for name, hint in get_type_hints(cls, include_extras=True).items():
-        if get_origin(hint) is ClassVar:
-            continue
-        if get_origin(hint) is Literal:
-            checks[name] = (str, None)
-            continue
-        plain, bounds = get_args(hint) if get_origin(hint) is Annotated else (None, None)
-        plain = list if plain == tuple[_Range, ...] else plain
-        if plain not in (int, str, list) or not isinstance(bounds, Bounds):
+class _Plain:
+    """A message of bare numbers, texts and ranges: whether it is right is one expression."""
+
+    def __init__(self, contracts: Mapping[str, str], lists: bool) -> None:
+        self._names = tuple(contracts)
+        self._items = operator.itemgetter(*self._names, self._names[0])  # of one name it would be no tuple
+        self._is_right = together(contracts, {"is_range": _is_range, "EDGES": _EDGES})
+        self._lists = lists
+
+    def values(self, content: dict[str, Any]) -> tuple[Any, ...] | None:
+        """Return the fields of a message that is surely right; of others `load_table` says what is wrong, if it is."""
+        try:
+            values = self._items(content)[:-1]
+        except KeyError:
             return None
-        checks[name] = (plain, bounds)
-    return checks
+        if len(content) != len(values) or not self._is_right(*values):
+            return None
+        return tuple([tuple(map(tuple, v)) if type(v) is list else v for v in values]) if self._lists else values
 
 
-# A round of a small model is a few messages of this kind, and reading them by the book would be half of its cost.
-_PLAIN = {cls: checks for cls in _KINDS.values() if (checks := _plain_checks(cls)) is not None}
-
-
-def _is_plain(content: dict[str, Any], cls: type[Message]) -> bool:
-    """Tell whether a message is surely right; if not, `load_table` says what is wrong with it, if anything."""
-    checks = _PLAIN.get(cls)
-    if checks is None or len(content) != len(checks):
-        return False
-    for name, (plain, bounds) in checks.items():
-        value = content.get(name)
-        if type(value) is not plain or not (value in _EDGES if bounds is None else bounds.admit(value)):
-            return False
-        if plain is list and not all(map(_is_range, content[name])):
-            return False
-    return True
+def _plain(cls: type[Message]) -> _Plain | None:
+    """Return the plain form of a message; None: it has none."""
+    contracts: dict[str, str] = {}
+    hints = {name: hint for name, hint in get_type_hints(cls, include_extras=True).items() if name != "kind"}
+    for name, hint in hints.items():
+        if get_origin(hint) is Literal:
+            contracts[name] = f"{name} in EDGES"
+            continue
+        kind, bounds = get_args(hint) if get_origin(hint) is Annotated else (None, None)
+        if kind not in _FIRST or not isinstance(bounds, Bounds):
+            return None
+        size = name if kind is int else f"len({name})"
+        limits = (("> {}", bounds.gt), (">= {}", bounds.ge), ("< {}", bounds.lt), ("<= {}", bounds.le))
+        parts = [f"{size} {sign.format(limit)}" for sign, limit in limits if limit is not None]
+        contracts[name] = " and ".join([_FIRST[kind].format(name), *parts])
+    return _Plain(contracts, _RANGES in [get_args(hint)[:1] for hint in hints.values()]) if contracts else None
 
 
 def _is_range(value: object) -> bool:
     return type(value) is list and len(value) == 3 and all(type(n) is int and 0 <= n < POSITIONS for n in value)
+
+
+_RANGES = (tuple[_Range, ...],)
+_FIRST = {
+    int: "type({0}) is int",
+    str: "type({0}) is str",
+    tuple[_Range, ...]: "type({0}) is list and all(map(is_range, {0}))",
+}
+# A round of a small model is a few messages of this kind, and reading them by the book would be half of its cost.
+_PLAIN = {cls: plain for cls in _KINDS.values() if (plain := _plain(cls)) is not None}
 
 
 def shortened(text: str) -> str:

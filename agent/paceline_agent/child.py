@@ -81,7 +81,10 @@ class TrainerChild:
             if not data:
                 yield None
                 return
-            yield channel.decode(data, channel.FROM_TRAINER)
+            message = channel.decode(data, channel.FROM_TRAINER)
+            yield message
+            if isinstance(message, channel.Done):  # it waits for us now: another look would find nothing
+                return
 
     def map(self, inbox_bytes: int, outbox_bytes: int) -> None:
         """Map both files, which the trainer has sized. Raises StorageError when they are not what it said."""

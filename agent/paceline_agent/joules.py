@@ -208,8 +208,11 @@ class Joules:
             final_us = self._integrator.final_us or 0
             until_us = _now_us() if self._is_down() else final_us
             scatter = None if self._spread is None else self._scatter
-            answers = self._ledger.settle(until_us, self._window, self._edge, scatter)
-        events: list[m.Event] = []
+            is_exact = self._spread is None and not self._is_counter and not self._edge_uj  # a model, at every instant
+            answers = self._ledger.settle(until_us, self._window, None if is_exact else self._edge, scatter)
+        events: list[m.Event] = [  # before those of leases, so that both go as one message
+            m.SplitMeasured(_message(key, split, self.source, self._sampling_uj(split.total))) for key, split in answers
+        ]
         for lease in self._take_measuring():
             tally = self._ledger.computed(lease)
             if tally is None:
@@ -219,9 +222,7 @@ class Joules:
                 flags = tally.flags | (FLAGS["estimated"] if tally.is_estimated else 0)
                 sampling_uj = self._sampling_uj(tally)
                 events.append(m.Measured(lease, tally.energy_uj, bound_uj, self.source, flags, sampling_uj))
-        return events + [
-            m.SplitMeasured(_message(key, split, self.source, self._sampling_uj(split.total))) for key, split in answers
-        ]
+        return events
 
     def _sampling_uj(self, tally: Tally) -> int | None:
         """Return the 95 % half-width; of counters and of intervals that leave nothing out it is 0."""
@@ -242,9 +243,9 @@ class Joules:
         return out
 
     def _edge(self, t_us: int) -> Edge:
-        """Return what an edge at t_us may put on the wrong side: what a count resolves, and what lies between readings.
+        """Return what an edge at t_us may put on the wrong side.
 
-        A model is exact at every instant.
+        That is what a count resolves, and what lies between readings.
         """
         assert self._integrator is not None
         energy = None

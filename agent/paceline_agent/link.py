@@ -91,15 +91,18 @@ class AgentLink:
 
     def receive(self, limit: int = 64) -> Iterator[Arrival]:
         """Yield what has arrived as of the last `poll`, at most `limit` messages, without waiting."""
-        for _ in range(limit if self._is_readable else 0):
-            if not self._events() & READABLE:
-                self._is_readable = False
-                return
-            frames = [self._socket.recv(NOW, copy=False)]
+        for number in range(limit if self._is_readable else 0):
+            if number and not self._events() & READABLE:  # of the first one `poll` has told
+                break
+            try:
+                frames = [self._socket.recv(NOW, copy=False)]
+            except zmq.Again:  # the connection has ended since
+                break
             while frames[-1].more:
                 frames.append(self._socket.recv(NOW, copy=False))
             if len(frames) <= 2:
                 yield Arrival(frames[0].buffer, frames[1].buffer if len(frames) == 2 else NOTHING)
+        self._is_readable = False
 
     def send(self, header: bytes, payload: memoryview | bytes = b"") -> bool:
         """Send without waiting; False: not connected, or the pipe is full."""

@@ -49,6 +49,7 @@ from paceline_agent.workers import Worker, worker
 PROGRESS_S = 0.25  # between two Progress messages of a slice
 WARM_UP_BATCH = 32
 REGIME = "split"  # key of LOAD's options whose value is for the regime's worker, not for the task
+BRIEF_US = 20_000  # work that takes no longer tells of its beginning when it is over: each message wakes the agent
 HOLD_S = 5.0  # so long may the trainer before this one take to end
 
 
@@ -97,6 +98,7 @@ class Trainer:
         self._task: Task | None = None
         self._worker: Worker | None = None
         self._model = self._update = memoryview(b"")
+        self._sample_us = float("inf")  # what a sample of the last slice took
         self._hold: int | None = None  # descriptor whose lock keeps another trainer off the update
 
     def obey(self, message: channel.Message | None) -> None:
@@ -156,7 +158,7 @@ class Trainer:
         inbox_bytes, outbox_bytes = self._worker.inbox_bytes, self._worker.outbox_bytes
         self._model = _mapped(Path(load.model_path), inbox_bytes)
         self._update = _mapped(Path(load.update_path), outbox_bytes)
-        self._loaded = load
+        self._loaded, self._sample_us = load, float("inf")
         self.say(
             Loaded(
                 task.manifest.digest(), self._worker.model_bytes, self._worker.samples, task.data_label, inbox_bytes,
@@ -193,14 +195,17 @@ class Trainer:
             raise RemoteProtocolError("WORK before LOAD")
         quick = 0 < self._worker.update_bytes <= INLINE_BYTES  # it takes no time to write down
         pace, reference_s = self._loaded.pace, self._task.reference_seconds_per_sample
-        clock = WorkClock(self, work.lease, pace, reference_s, quick=quick, host=self._loaded.host)
+        brief = quick and self._loaded.regime == "pma" and self._sample_us * work.samples <= BRIEF_US
+        clock = WorkClock(self, work.lease, pace, reference_s, quick=quick, brief=brief, host=self._loaded.host)
         result = self._worker.work(work, self._model, self._update, clock)
+        self._sample_us = clock.compute_us / max(1, clock.samples)
         self.say(
             Done(
                 lease=work.lease,
                 samples=clock.samples,
                 steps=clock.steps,
                 compute_us=clock.compute_us,
+                begin_us=clock.untold_us,
                 end_us=clock.end_us if quick else 0,
                 overruns=clock.overruns,
                 late_us=clock.late_us,
@@ -214,14 +219,16 @@ class WorkClock:
     """Time of one slice: edges, declared pace, progress, a look at the socket after each step, and, under a regime that
     steps over the link, the tensors that come and go.
 
-    `quick`: DONE follows the end at once, and tells of it.
+    `quick`: DONE follows the end at once, and tells of it. `brief`: it is expected so soon that it may tell of the
+    beginning as well.
     """
 
     def __init__(
         self, trainer: Trainer, lease: int, pace: Pace | None, seconds_per_sample: float, *, quick: bool = False,
-        host: str = "",
+        brief: bool = False, host: str = "",
     ) -> None:  # fmt: skip
-        self._quick = quick
+        self._quick, self._brief = quick, brief
+        self.untold_us = 0  # when computing began, if the agent does not know it yet
         self.host = host
         self._trainer = trainer
         self._lease = lease
@@ -240,13 +247,19 @@ class WorkClock:
         return round(self._pacer.late_s * 1e6) if self._pacer else 0
 
     def begin(self) -> None:
-        self._begin_us = _now_us()
-        self._trainer.say(Edge(self._lease, "begin", self._begin_us))
+        self._begin_us = self.untold_us = _now_us()
+        if not self._brief:
+            self._tell_begin()
         begin_s = self._begin_us / 1e6
         if not self.steps:
             self._progress_due_s = begin_s + PROGRESS_S
         if self._pacer:
             self._pacer.begin(begin_s)
+
+    def _tell_begin(self) -> None:
+        if self.untold_us:
+            self._trainer.say(Edge(self._lease, "begin", self.untold_us))
+            self.untold_us = 0
 
     def step(self, samples: int) -> None:
         self.finish(samples)
@@ -265,6 +278,8 @@ class WorkClock:
     def _pause(self, samples: int, part: float, *, ends: bool) -> float:
         now_s = time.monotonic()
         due_s = self._pacer.step(samples, now_s, part, ends=ends) if self._pacer else now_s
+        if self.untold_us and due_s * 1e6 > self.untold_us + BRIEF_US:  # it was expected to be over by now
+            self._tell_begin()
         while True:  # at least one look, then until the step is due
             message = self._trainer.next_message(max(0.0, due_s - time.monotonic()))
             if message is None:
@@ -275,12 +290,14 @@ class WorkClock:
     def wait(self) -> None:
         now_us = _now_us()
         self.compute_us += now_us - self._begin_us
+        self._tell_begin()
         self._trainer.say(Edge(self._lease, "wait", now_us))
 
     def end(self) -> None:
         self.end_us = _now_us()
         self.compute_us += self.end_us - self._begin_us
         if not self._quick:
+            self._tell_begin()
             self._trainer.say(Edge(self._lease, "end", self.end_us))
 
     def receive(self) -> Input:

@@ -77,6 +77,7 @@ from paceline.wire import (
     Welcome,
     clip,
     decode,
+    split_of,
 )  # fmt: skip
 
 __all__ = [
@@ -158,6 +159,7 @@ class AgentMachine:
         self._tensor_in: tuple[Tensor, int] | None = None  # first piece of the tensor that is coming in, bytes here
         self._taken_s = float("inf")  # when TAKEN is due
         self._offer_s = float("inf")  # when a small result is offered without its joules
+        self._energy: Energy | None = None  # goes along with that offer
         self._stopping = 0  # the last lease that the trainer was told to forget; 0: it has answered
         self._hangs_s = float("inf")  # when a trainer that is to answer counts as hung
 
@@ -168,7 +170,7 @@ class AgentMachine:
             self._forget_work(now_s, stop=True)
         me, kept = self._identity, self._kept
         self._session = Session(self._new_nonce(), is_host=False, patience_s=GREETING_S, now_s=now_s)
-        self._ready, self._base = None, ""
+        self._ready, self._base, self._energy = None, "", None
         self._rate_in, self._rate_out = Rate(), Rate()
         holds = (kept.run, kept.round, kept.slice) if kept is not None else ("", 0, 0)
         nonce = self._session.nonce
@@ -182,6 +184,8 @@ class AgentMachine:
         """
         self._out = []
         self._HANDLERS[type(event)](self, event, now_s)
+        if self._energy is not None and self._offer_s == float("inf"):  # nothing has taken it along
+            self._say_energy(now_s)
         return self._out
 
     @property
@@ -253,6 +257,10 @@ class AgentMachine:
             self._out.append(OpenWindow(message.run))
 
     def _assigned(self, message: Assign, now_s: float) -> None:
+        if message.answered and self._assign is not None and message.answered == self._assign.lease:
+            self._judged(True, message.answered_us, now_s)
+        if message.closed:
+            self._closed(message.run, message.closed, message.closed_us, now_s)
         if self._assign is not None:
             self._forget_work(now_s, stop=True)
         if self._kept is not None and not self._kept.answers(message):
@@ -331,14 +339,20 @@ class AgentMachine:
         self._forget_work(now_s, stop=True)
 
     def _answer(self, message: Answer, now_s: float) -> None:
-        self._let_go(counted=message.verdict in ("accepted", "duplicate"))
+        self._judged(message.verdict in ("accepted", "duplicate"), message.ago_us, now_s)
+
+    def _judged(self, counted: bool, ago_us: int, now_s: float) -> None:
+        self._let_go(counted=counted)
         self._drop_work()
-        self._out.append(Mark("wait", _instant_us(now_s, message.ago_us)))
+        self._out.append(Mark("wait", _instant_us(now_s, ago_us)))
 
     def _round_closed(self, message: RoundClosed, now_s: float) -> None:
+        self._closed(message.run, message.round, message.ago_us, now_s)
+
+    def _closed(self, run: str, number: int, ago_us: int, now_s: float) -> None:
         if self._window_run:
-            t_us = _instant_us(now_s, message.ago_us)
-            self._out += [Mark("other", t_us), MeasureSplit(message.run, message.round, t_us)]
+            t_us = _instant_us(now_s, ago_us)
+            self._out += [Mark("other", t_us), MeasureSplit(run, number, t_us)]
 
     def _ended(self, message: End, now_s: float) -> None:
         if self._assign is not None:
@@ -458,8 +472,15 @@ class AgentMachine:
 
     def _split(self, event: SplitMeasured, now_s: float) -> None:
         if self._is_greeted():
+            if self._energy is not None:
+                self._say_energy(now_s)
             values = {**event.energy.__dict__, "session": self._session.nonce, "window": self._window}
-            self._say(Energy(**values), now_s)
+            self._energy = Energy(**values)
+
+    def _say_energy(self, now_s: float) -> None:
+        energy, self._energy = self._energy, None
+        if energy is not None and self._is_greeted():
+            self._say(energy, now_s)
 
     def _tick(self, event: Tick, now_s: float) -> None:
         session = self._session
@@ -529,9 +550,12 @@ class AgentMachine:
         )  # fmt: skip
         joules = kept.energy
         if inline and joules is not None:
+            split, energy = None, self._energy
+            if energy is not None and (energy.run, energy.source) == (kept.run, joules.source):
+                split, self._energy = split_of(energy), None
             result = Delivery(
                 **vars(result), compute_uj=joules.energy_uj, bound_uj=joules.bound_uj, energy_source=joules.source,
-                energy_flags=joules.flags, sampling_uj=joules.sampling_uj,
+                energy_flags=joules.flags, sampling_uj=joules.sampling_uj, split=split,
             )  # fmt: skip
         self._say(result, now_s, self._sender.pieces()[0] if self._sender is not None and inline and size else None)
         self._push(now_s)

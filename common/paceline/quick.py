@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen dataclasses that are made as fast as others. Knows nothing of what they hold.
+"""Frozen dataclasses that are made and checked fast. Knows nothing of what they hold.
 
 The `__init__` of a frozen dataclass goes through `object.__setattr__` for each field, past its own guard, at several
 times the price of a plain one; where a program makes dozens of small ones to pass a message on, that was a sixth of
-its time. The guard is what types check anyway: mypy still sees a frozen class.
+its time. The guard is what types check anyway: mypy still sees a frozen class. Likewise a call for each field that is
+checked was half of what a message costs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 
 def quicken(classes: Iterable[type]) -> None:
@@ -20,6 +21,15 @@ def quicken(classes: Iterable[type]) -> None:
         cls.__init__ = plain["__init__"]  # type: ignore[misc]
         cls.__setattr__ = object.__setattr__  # type: ignore[method-assign, assignment]
         cls.__delattr__ = object.__delattr__  # type: ignore[method-assign, assignment]
+
+
+def together(contracts: Mapping[str, str], names: Mapping[str, object]) -> Callable[..., bool]:
+    """Return a function of these fields, in order, that tells whether all contracts hold.
+
+    A contract is an expression of its field and of `names`; all are the program's own text.
+    """
+    check: Callable[..., bool] = eval(f"lambda {', '.join(contracts)}: {' and '.join(contracts.values())}", {**names})
+    return check
 
 
 def _like(known: dataclasses.Field[object]) -> object:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import typing
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgpack
 
 from paceline.errors import LocalProtocolError, RemoteProtocolError
-from paceline.quick import quicken
+from paceline.quick import quicken, together
 
 PROTOCOL = 1  # raised when an old peer could misunderstand a new one
 HEADER_BYTES = 4096  # a cap on what is decoded: a megabyte of empty maps would become a million dicts
@@ -35,6 +36,7 @@ MAX_RANGES = 64
 MAX_INT = (1 << 63) - 1
 
 Range = tuple[int, int, int]  # (epoch, begin, end): positions begin..end-1 of the epoch's permutation
+Split = tuple[int | None, ...]  # what of ENERGY is not in the DELIVERY that it goes along with, in order: SPLIT
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Commit(Message):
 @dataclass(frozen=True)
 class Delivery(Result):
     """RESULT with the update of a small model, and COMMIT, in one: where the joules are known as soon as the work is
-    done.
+    done. `split`: and ENERGY of the same run and source, if it is to be said at the same time.
     """
 
     kind = "delivery"
@@ -153,6 +155,7 @@ class Delivery(Result):
     energy_source: str
     energy_flags: int
     sampling_uj: int | None = None
+    split: Split | None = None
 
 
 @dataclass(frozen=True)
@@ -293,7 +296,11 @@ class Begin(Message):
 
 @dataclass(frozen=True)
 class Assign(Message):
-    """A lease on one slice. `base_bytes` 0: the board already holds the model named by `base_sha256`."""
+    """A lease on one slice. `base_bytes` 0: the board already holds the model named by `base_sha256`.
+
+    `answered` (a lease, 0: none) is an ANSWER, accepted, of `answered_us` ago; `closed` (a round, 0: none) is a
+    ROUND_CLOSED of this run, of `closed_us` ago. Both hold from before this message on.
+    """
 
     kind = "assign"
     run: str
@@ -306,6 +313,10 @@ class Assign(Message):
     ranges: tuple[Range, ...]
     base_sha256: str
     base_bytes: int
+    answered: int = 0
+    answered_us: int = 0
+    closed: int = 0
+    closed_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -374,6 +385,11 @@ ENERGY_FLAGS = {
     "unknown": 1, "gap": 2, "reset": 4, "saturated": 8, "overflow": 16, "negative": 32, "estimated": 64, "lost": 128,
     "stale": 256, "frozen": 512,
 }  # fmt: skip
+# What `split` of DELIVERY holds of ENERGY; run and source are DELIVERY's own.
+SPLIT = (
+    "window", "round", "compute_uj", "wait_uj", "transfer_uj", "wasted_uj", "other_uj", "total_uj", "bound_uj",
+    "span_us", "covered_us", "flags", "sampling_uj", "split_uj", "wait_us",
+)  # fmt: skip
 VERDICTS = ("accepted", "duplicate", "stale", "rejected")
 FROM_AGENT: tuple[type[Message], ...] = (
     Hello, Ready, Taken, Ping, Result, Delivery, Chunk, Tensor, Credit, Commit, Failed, Energy, Bye,
@@ -385,23 +401,18 @@ FROM_HOST: tuple[type[Message], ...] = (
 # Field checks -------------------------------------------------------------------------------------------------------
 
 _LONG_TEXT = {"options": OPTIONS_BYTES}
-_Check = Callable[[Any], bool]
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_INT
-
-
-def _is_nonce(value: Any) -> bool:
-    return type(value) is int and 0 < value < 1 << 64
-
-
-def _is_float(value: Any) -> bool:
-    return type(value) is float and math.isfinite(value) and value >= 0.0
-
-
-def _is_bool(value: Any) -> bool:
-    return type(value) is bool
+# What a value must be, as Python says it: the check of a kind is one expression over all of its fields.
+_INT = "type({0}) is int and 0 <= {0} <= MAX_INT"
+_CONTRACTS: dict[Any, str] = {
+    int: _INT,
+    float: "type({0}) is float and 0.0 <= {0} < INFINITY",  # not a number is neither
+    bool: "type({0}) is bool",
+    int | None: f"({{0}} is None or {_INT})",
+    Split | None: "({0} is None or is_split({0}))",
+}
+_NONCE = "type({0}) is int and 0 < {0} < NONCES"
+_TEXT = "type({{0}}) is str and (len({{0}}) <= {limit} and {{0}}.isascii() or fits({{0}}, {limit}))"
+_RANGES = "is_ranges({0})"
 
 
 def _is_ranges(value: Any) -> bool:
@@ -412,42 +423,79 @@ def _is_ranges(value: Any) -> bool:
     )
 
 
+def _is_int(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_INT
+
+
 def clip(text: str, limit: int = TEXT_BYTES) -> str:
     """Return a text that may travel: half surrogate pairs replaced, cut to `limit` bytes."""
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
 
 
-def _optional(check: _Check) -> _Check:
-    return lambda value: value is None or check(value)
+def _fits(text: str, limit: int) -> bool:
+    try:
+        return len(text.encode()) <= limit
+    except UnicodeEncodeError:  # half a surrogate pair, as the system's file names may hold
+        return False
 
 
-def _text(limit: int) -> _Check:
-    def check(value: Any) -> bool:
-        try:
-            return type(value) is str and len(value.encode()) <= limit
-        except UnicodeEncodeError:  # half a surrogate pair, as the system's file names may hold
-            return False
-
-    return check
+def _is_split(value: Any) -> bool:
+    return type(value) in (list, tuple) and len(value) == len(SPLIT) and _IS_SPLIT(*value)
 
 
-def _check_for(name: str, hint: Any) -> _Check:
+_NAMES = {
+    "MAX_INT": MAX_INT, "NONCES": 1 << 64, "INFINITY": math.inf, "fits": _fits, "is_ranges": _is_ranges,
+    "is_split": _is_split,
+}  # fmt: skip
+
+
+def _contract(name: str, hint: Any) -> str:
     if name in ("session", "window"):
-        return _is_nonce
+        return _NONCE.format(name)
     if hint is str:
-        return _text(_LONG_TEXT.get(name, TEXT_BYTES))
-    table: dict[Any, _Check] = {int: _is_int, float: _is_float, bool: _is_bool, int | None: _optional(_is_int)}
-    return table.get(hint, _is_ranges)
+        return _TEXT.format(limit=_LONG_TEXT.get(name, TEXT_BYTES)).format(name)
+    return _CONTRACTS.get(hint, _RANGES).format(name)
 
 
-def _fields(cls: type[Message]) -> tuple[tuple[str, _Check], ...]:
+def _contracts(cls: type[Message]) -> dict[str, str]:
     hints = typing.get_type_hints(cls)
-    return tuple((f.name, _check_for(f.name, hints[f.name])) for f in dataclasses.fields(cls))
+    return {f.name: _contract(f.name, hints[f.name]) for f in dataclasses.fields(cls)}
 
 
-_KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (*FROM_AGENT, *FROM_HOST)}
-quicken(_KINDS.values())
-_FIELDS: dict[type[Message], tuple[tuple[str, _Check], ...]] = {cls: _fields(cls) for cls in _KINDS.values()}
+_IS_SPLIT = together({name: contract for name, contract in _contracts(Energy).items() if name in SPLIT}, _NAMES)
+_SPLIT_OF = operator.attrgetter(*SPLIT)
+
+
+def split_of(energy: Energy) -> Split:
+    """Return what of ENERGY a DELIVERY of the same run and source takes along."""
+    split: Split = _SPLIT_OF(energy)
+    return split
+
+
+def energy_of(delivery: Delivery) -> Energy | None:
+    """Return the ENERGY that goes along with a DELIVERY, if one does."""
+    if delivery.split is None:
+        return None
+    values: dict[str, Any] = dict(zip(SPLIT, delivery.split, strict=True))
+    return Energy(session=delivery.session, run=delivery.run, source=delivery.energy_source, **values)
+
+
+class _Form:
+    """What a kind's header must be."""
+
+    def __init__(self, cls: type[Message]) -> None:
+        contracts = _contracts(cls)
+        self.cls = cls
+        self.names = ("kind", *contracts)
+        self.is_right = together(contracts, _NAMES)
+        self._checks = {name: together({name: contract}, _NAMES) for name, contract in contracts.items()}
+        self.attributes = operator.attrgetter(*self.names)
+        self.items = operator.itemgetter(*self.names)
+        self.has_lists = any("is_ranges" in contract or "is_split" in contract for contract in contracts.values())
+
+    def wrong(self, content: Mapping[str, Any]) -> str:
+        """Return the first field that is missing or outside its contract; "" where none is."""
+        return next((name for name, is_right in self._checks.items() if not is_right(content.get(name, _MISSING))), "")
 
 
 def encode(message: Message) -> bytes:
@@ -455,12 +503,12 @@ def encode(message: Message) -> bytes:
 
     Raises LocalProtocolError when a field is outside its contract: the fault is on this side.
     """
-    content: dict[str, Any] = {"kind": message.kind}
-    for name, check in _FIELDS[type(message)]:
-        value = getattr(message, name)
-        if not check(value):
-            raise LocalProtocolError(f"{message.kind}.{name} is outside its contract: {value!r}")
-        content[name] = value
+    form = _FORMS[message.kind]
+    values = form.attributes(message)
+    content = dict(zip(form.names, values, strict=True))
+    if not form.is_right(*values[1:]):
+        name = form.wrong(content)
+        raise LocalProtocolError(f"{message.kind}.{name} is outside its contract: {content[name]!r}")
     header: bytes = msgpack.packb(content)
     if len(header) > HEADER_BYTES:
         raise LocalProtocolError(f"{message.kind} needs {len(header)} bytes, the limit is {HEADER_BYTES}")
@@ -480,20 +528,28 @@ def decode(header: bytes | memoryview, allowed: tuple[type[Message], ...]) -> Me
         raise RemoteProtocolError(f"header is not msgpack: {type(error).__name__}") from None
     if type(content) is not dict:
         raise RemoteProtocolError("header is not a map")
-    kind = content.pop("kind", None)
-    cls = _KINDS.get(kind) if type(kind) is str else None
-    if cls is None or cls not in allowed:
+    kind = content.get("kind")
+    form = _FORMS.get(kind) if type(kind) is str else None
+    if form is None or form.cls not in allowed:
         raise RemoteProtocolError(f"unexpected message kind {kind!r:.40}")
-    fields = _FIELDS[cls]
-    if len(content) != len(fields):
-        raise RemoteProtocolError(f"{kind} has {len(content)} fields, expected {len(fields)}")
-    values: list[Any] = []
-    for name, check in fields:
+    if len(content) != len(form.names):
+        raise RemoteProtocolError(f"{kind} has {len(content) - 1} fields, expected {len(form.names) - 1}")
+    try:
+        values = form.items(content)[1:]
+        is_right = form.is_right(*values)
+    except KeyError:
+        is_right = False
+    if not is_right:
+        name = form.wrong(content)
         value = content.get(name, _MISSING)
-        if not check(value):
-            raise RemoteProtocolError(f"{kind}.{name} is missing or outside its contract: {value!r:.60}")
-        values.append(tuple(map(tuple, value)) if type(value) is list else value)
-    return cls(*values)
+        raise RemoteProtocolError(f"{kind}.{name} is missing or outside its contract: {value!r:.60}")
+    if form.has_lists:
+        values = tuple([_tuples(value) if type(value) is list else value for value in values])
+    return form.cls(*values)
+
+
+def _tuples(value: list[Any]) -> tuple[Any, ...]:
+    return tuple([tuple(each) if type(each) is list else each for each in value])
 
 
 class _Missing:
@@ -506,3 +562,7 @@ _MISSING = _Missing()
 
 def _no_ext(code: int, data: bytes) -> Any:
     raise ValueError("extension types are not part of the protocol")
+
+
+_FORMS = {cls.kind: _Form(cls) for cls in dict.fromkeys((*FROM_AGENT, *FROM_HOST))}
+quicken(form.cls for form in _FORMS.values())

@@ -290,11 +290,6 @@ class Journal:
     # Below ------------------------------------------------------------------------------------------------------------
 
     def _add_contribution(self, row: Contribution, update: Buffer | None) -> bool:
-        known = self._db.execute(
-            "SELECT attempt, verdict FROM contribution WHERE round = ? AND slice = ?", (row.round, row.slice)
-        ).fetchall()
-        if any(attempt == row.attempt or verdict == row.verdict == "accepted" for attempt, verdict in known):
-            return False
         blob, offset = None, None
         if update is not None:
             view = memoryview(update).cast("B")
@@ -302,10 +297,18 @@ class Journal:
                 raise ValueError(f"slice {row.slice}: update_bytes {row.update_bytes}, but the buffer has {len(view)}")
             if len(view) <= BLOB_BYTES:
                 blob = bytes(view)
+            elif self._is_known(row):  # asked before its bytes are written
+                return False
             else:
                 offset = self._append(view)
-        self._insert("contribution", row, update_blob=blob, spool_offset=offset)
-        return True
+        # What is known already conflicts with the table's key, or as a second acceptance with `counted_once`.
+        return self._insert("contribution", row, "ON CONFLICT DO NOTHING", update_blob=blob, spool_offset=offset)
+
+    def _is_known(self, row: Contribution) -> bool:
+        known = self._db.execute(
+            "SELECT attempt, verdict FROM contribution WHERE round = ? AND slice = ?", (row.round, row.slice)
+        ).fetchall()
+        return any(attempt == row.attempt or verdict == row.verdict == "accepted" for attempt, verdict in known)
 
     def _append(self, view: memoryview) -> int:
         """Put bytes at the end of the spool; they count once they are synced and the row is committed."""
@@ -325,9 +328,10 @@ class Journal:
             self._dead = f"syncing {SPOOL} failed ({error.strerror}); check the disk, then open the run anew"
             raise
 
-    def _insert(self, table: str, row: Any, **more: object) -> None:
+    def _insert(self, table: str, row: Any, otherwise: str = "", **more: object) -> bool:
         with self.transaction():
-            self._db.execute(_insertion(table, row.__class__, tuple(more)), (*_values(row), *more.values()))
+            statement = _insertion(table, row.__class__, tuple(more), otherwise)
+            return self._db.execute(statement, (*_values(row), *more.values())).rowcount == 1
 
     def _update(self, schema: int) -> None:
         if schema == SCHEMA:
@@ -357,10 +361,10 @@ def _getter(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
 
 
 @functools.cache
-def _insertion(table: str, row: Hashable, more: tuple[str, ...]) -> str:
+def _insertion(table: str, row: Hashable, more: tuple[str, ...], otherwise: str) -> str:
     """Name the columns: those that were added to an older journal stand at its end."""
     names = [f.name for f in fields(row)] + list(more)  # type: ignore[arg-type]
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) {otherwise}"
 
 
 @functools.cache

@@ -98,6 +98,7 @@ class HostLink:
         self._say = say
         self._routes: dict[str, bytes] = {}
         self.dropped_frames = 0
+        self._is_readable = False
         peers = _peers_by_key(boards, operators or {})
         _keep_buffers()
         self._context = zmq.Context()
@@ -146,7 +147,9 @@ class HostLink:
     def poll(self, timeout_s: float) -> None:
         """Wait until a message, a wake-up or the timeout."""
         for source, _ in self._poller.poll(max(0, int(timeout_s * 1000 + 0.999))):
-            if source == self._wake_read:
+            if source is self._socket:
+                self._is_readable = True
+            elif source == self._wake_read:
                 with suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
             elif source is self._watch:
@@ -155,9 +158,13 @@ class HostLink:
     def receive(self, limit: int = 256) -> Iterator[Arrival]:
         """Yield what has arrived, at most `limit` messages, without waiting."""
         for _ in range(limit):
-            if not self._events() & READABLE:
+            if not self._is_readable and not self._events() & READABLE:
                 return
-            route = self._socket.recv(NOW)
+            self._is_readable = False  # as far as is known, after the message that `poll` has seen
+            try:
+                route = self._socket.recv(NOW)
+            except zmq.Again:  # its connection has ended since
+                return
             header = last = self._socket.recv(NOW, copy=False)
             frames = 1
             while last.more:  # an endless multipart is drained, not kept

@@ -32,6 +32,7 @@ from paceline.wire import (
     Pong,
     Result,
     clip,
+    energy_of,
 )  # fmt: skip
 from paceline_host.boards import Board, Lease, part_of
 from paceline_host.muster import FIRST_LEASE, Muster
@@ -309,7 +310,7 @@ class RoundMachine(Muster):
             index,
             Assign(
                 board.session.nonce, facts.run, item.round, item.index, 0, lease.number, lease_s, facts.batch,
-                item.ranges, self._base, nbytes,
+                item.ranges, self._base, nbytes, *self._take_held(index),
             ),
             (0, nbytes) if inline else None,
         )  # fmt: skip
@@ -355,6 +356,10 @@ class RoundMachine(Muster):
         whole = self.facts.model_bytes if isinstance(message, Result) and self.facts.model_bytes <= INLINE_BYTES else 0
         if event.payload_bytes not in (0, whole):
             raise RemoteProtocolError(f"{message.kind} with a payload of {event.payload_bytes} bytes")
+        if isinstance(message, Delivery) and (energy := energy_of(message)) is not None:
+            self._joules(event.board, energy, now_s)
+            if self.phase in ("ending", "finished"):
+                return  # its work was cancelled
         self._MESSAGES.get(type(message), Muster._nothing)(self, event.board, message, now_s)
         lease = self.boards[event.board].lease
         if event.payload_bytes and lease is not None and lease.receiver is not None:  # else the result was refused
@@ -450,7 +455,8 @@ class RoundMachine(Muster):
         lease.end_s = max(lease.end_s, now_s + self.facts.patience_s)
         lease.commit = message
         self._judging[lease.number] = index, lease
-        self._out.append(StoreResult(index, lease.slice, lease.result, message))
+        last = len(self._judging) >= len(self._open)
+        self._out.append(StoreResult(index, lease.slice, lease.result, message, last))
 
     def _work_failed(self, index: int, message: Failed, now_s: float) -> None:
         board = self.boards[index]

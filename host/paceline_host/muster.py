@@ -317,6 +317,21 @@ class Muster:
         """Say this together with what the board is told next, after HOLD_S at the latest."""
         self.boards[index].held.append((message, self._now_s))
 
+    def _take_held(self, index: int) -> tuple[int, int, int, int]:
+        """Return what was held back as the last four fields of ASSIGN; what they have no room for is said before."""
+        board = self.boards[index]
+        if [type(message) for message, _ in board.held] not in ([Answer], [RoundClosed], [Answer, RoundClosed]):
+            self._say_held(index)
+        answered = answered_us = closed = closed_us = 0
+        for message, since_s in board.held:
+            ago_us = max(0, round((self._now_s - since_s) * 1e6))
+            if isinstance(message, RoundClosed):
+                closed, closed_us = message.round, ago_us
+            elif board.session is None or board.session.lease == message.lease:  # else as in `_say_held`
+                answered, answered_us = message.lease, ago_us
+        board.held.clear()
+        return answered, answered_us, closed, closed_us
+
     def _say_held(self, index: int) -> None:
         board = self.boards[index]
         held, board.held = board.held, []

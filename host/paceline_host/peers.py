@@ -78,7 +78,8 @@ class Peers:
             peer.session.accept(message, now_s)
         except StaleLease as error:
             self.dropped["stale-lease"] += 1
-            return Heard(answer=_stale(error.message))
+            energy = wire.energy_of(message) if isinstance(message, Delivery) else None  # it is of no lease
+            return Heard(message=energy, answer=_stale(error.message))
         except Fenced:
             self.dropped["fenced"] += 1
             text = f"a newer session of {board} has taken over; two agents with one key? give each board its own"

@@ -8,6 +8,7 @@ Accumulators are float64, blocks keep temporaries in the cache; memory is one ac
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ class Reducer:
                 total[:] = np.maximum(total, values) if self._counted else values
                 continue
             for part in _blocks(tensor.items):
-                total[part] += samples * _wide(values[part], tensor)
+                total[part] += np.multiply(_floats(values[part], tensor), samples, dtype=np.float64)
         self._counted += samples
 
 
@@ -157,10 +158,9 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(names.get(name, name)).newbyteorder("<")
 
 
-def _wide(values: Array, tensor: TensorSpec) -> NDArray[np.float64]:
-    if tensor.dtype == "bfloat16":  # the upper half of a float32
-        values = (values.astype("<u4") << 16).view("<f4")
-    return values.astype(np.float64)
+def _floats(values: Array, tensor: TensorSpec) -> Array:
+    """Return the values of a type that numpy knows; bfloat16 is the upper half of a float32."""
+    return (values.astype("<u4") << 16).view("<f4") if tensor.dtype == "bfloat16" else values
 
 
 def _squares(update: Buffer, base: Buffer, tensor: TensorSpec) -> float | None:
@@ -169,11 +169,12 @@ def _squares(update: Buffer, base: Buffer, tensor: TensorSpec) -> float | None:
     total = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         for part in _blocks(tensor.items):
-            wide = _wide(values[part], tensor)
-            if not np.isfinite(wide).all():
-                return None
-            wide -= _wide(origin[part], tensor)
-            total += float(np.square(wide, out=wide).sum())
+            floats = _floats(values[part], tensor)
+            wide = np.subtract(floats, _floats(origin[part], tensor), dtype=np.float64)
+            squares = float(np.square(wide, out=wide).sum())
+            if not math.isfinite(squares) and not np.isfinite(floats).all():
+                return None  # else they are only beyond all numbers; the base is finite, as `finish` made it
+            total += squares
     return total
 
 

@@ -56,6 +56,9 @@ class Presence:
     why: str = ""
 
 
+_ROWS = (m.StoreSlices, m.StoreResult, m.StoreEnergy, m.FinishRound)  # most of what is for the store
+
+
 class TimedPlanner:
     """A planner that remembers how long its last plan took; the machine itself reads no clock."""
 
@@ -224,7 +227,7 @@ class Server:
 
     def _turn(self) -> None:
         tick_s = self._run.machine.wake_s() if self._run is not None else float("inf")
-        due_s = min(tick_s, self._peers.next_silence_s(), self._looked_s + VIEW_S)
+        due_s = min(tick_s, self._looked_s + VIEW_S)
         self._link.poll(max(0.0, due_s - time.monotonic()))
         try:
             for arrival in self._link.receive():
@@ -357,6 +360,8 @@ class Server:
     def _do(self, run: _Run, action: m.Action, arrival: Arrival | None) -> None:
         if isinstance(action, m.Send):
             self._send(run, action)
+        elif type(action) in _ROWS:
+            self._record(run, action)
         elif isinstance(action, TensorOut):
             self._send_tensor(run, action)
         elif isinstance(action, WriteTensor):

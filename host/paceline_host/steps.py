@@ -182,12 +182,16 @@ class WriteUpload:
 
 @dataclass(frozen=True)
 class StoreResult:
-    """Verify and journal the board's upload, then answer ResultStored or ResultRefused."""
+    """Verify and journal the board's upload, then answer ResultStored or ResultRefused.
+
+    `last`: nothing else of the round is awaited before the answer.
+    """
 
     board: int
     slice: Slice
     result: Result
     commit: Commit
+    last: bool = True
 
 
 @dataclass(frozen=True)

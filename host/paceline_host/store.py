@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread that owns a run's disk and arithmetic: journal, spool, verification, averaging, checkpoint, evaluation.
 
-Jobs come in batches, one batch a turn of the host's loop, and each batch is one commit. What must not be promised
-before it is on disk is answered by an event after the commit. Knows no link and no board's session.
+Jobs come in batches, one batch a turn of the host's loop, and each batch is one commit; small results of a round that
+follow each other closely share one. What must not be promised before it is on disk is answered by an event after the
+commit. Knows no link and no board's session.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from typing import Any
 
 from paceline.quick import quicken
 from paceline.tasks import Task
+from paceline.wire import INLINE_BYTES
 from paceline_host import checkpoint, records
 from paceline_host import machine as m
 from paceline_host.journal import Journal
 from paceline_host.recovery import RESUMED, Recovered, feed
 from paceline_host.reducer import Reducer, Refused
+
+TOGETHER_S = 0.002  # a commit waits so long for a small result that follows another
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,17 @@ class Job:
 
 
 quicken((Job,))
+
+
+def _may_wait(job: Job) -> bool:
+    """Tell whether the commit of a job may wait for others: each costs a turn of the loop besides.
+
+    That is so of a small result while others of its round are still to come; a large one is answered at once.
+    """
+    action, upload = job.action, job.upload
+    if isinstance(action, m.StoreResult):
+        return not action.last and upload is not None and len(upload) <= INLINE_BYTES
+    return isinstance(action, m.StoreEnergy)
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,8 @@ class Store(threading.Thread):
         self._clock, self._wake = clock, wake
         self._inbox: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
+        self.together_s = TOGETHER_S
+        self._is_finishing = False
         self._norms: dict[int, list[float]] = {}
         self._reducer = Reducer(task.manifest)
         self._recovered = recovered
@@ -97,11 +114,13 @@ class Store(threading.Thread):
             with Journal.open(self._folder, fsync=self._run.fsync) as self._journal:
                 if self._recovered is not None:
                     self._take_up(self._recovered)
-                while (jobs := self._inbox.get()) is not None:
+                while jobs := self._next(None):
                     done: list[StoreEvent] = []
                     with self._journal.transaction():
-                        for job in jobs:
-                            done += self._JOBS[type(job.action)](self, job)
+                        while jobs:
+                            for job in jobs:
+                                done += self._JOBS[type(job.action)](self, job)
+                            jobs = self._next(self.together_s) if all(map(_may_wait, jobs)) else []
                     for event in done:
                         self._outbox.put(event)
                     if done:
@@ -109,6 +128,17 @@ class Store(threading.Thread):
         except Exception as error:  # whatever it is, the run must not wait for a store that is gone
             self._outbox.put(StoreFailed(error))
             self._wake()
+
+    def _next(self, timeout_s: float | None) -> list[Job]:
+        """Return the next batch; none: nothing came within `timeout_s`, or it is to finish."""
+        if self._is_finishing:
+            return []
+        try:
+            jobs = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+        self._is_finishing = jobs is None
+        return jobs or []
 
     def _take_up(self, recovered: Recovered) -> None:
         if not recovered.machine.closed and self._run.regime == "pma":

@@ -27,7 +27,7 @@ SAMPLES: list[c.Message] = [
     c.Loaded("ab" * 32, 203568, 60000, "MNIST (complete)", 203568, 203568),
     c.Edge(3, "begin", 123456789),
     c.Progress(3, 64),
-    c.Done(3, 14, 2, 40_000, 0, 1, 300, 203568, "cd" * 32),
+    c.Done(3, 14, 2, 40_000, 0, 0, 1, 300, 203568, "cd" * 32),
     c.Failed("cancelled", "the agent cancelled this lease", 3),
     c.Failed("data", "no such file"),
 ]

@@ -24,6 +24,7 @@ from paceline.tasks import make
 from paceline.wire import INLINE_BYTES
 from paceline_agent import channel as c
 from paceline_agent.pace import Pace
+from paceline_agent.trainer import BRIEF_US
 
 PATIENCE_S = 30.0  # a bound against hanging, not a measurement
 SLOW = Pace(speed=1e-5)  # the default linear task then needs 100 s a sample: a slice never ends by itself
@@ -133,6 +134,34 @@ def test_a_slice_is_trained_on_exactly_its_positions_in_order(spawn: Spawn) -> N
     assert done.update_sha256 == hashlib.sha256(peer.update.read_bytes()).hexdigest()
     (begin,) = peer.edges
     assert (begin.lease, begin.edge) == (3, "begin")
+    assert done.compute_us == done.end_us - begin.t_us
+
+
+def test_work_that_is_expected_to_be_over_soon_tells_of_its_beginning_when_it_is(spawn: Spawn) -> None:
+    _, peer = spawn()
+    peer.load()
+    task = make("linear", {}, 7, None)
+    peer.base(task.initial())
+    assert peer.done(c.Work(3, ((0, 0, 8),), 8, 5)).begin_us == 0, "nothing is known of this board yet"
+    told = set()
+    for lease in range(4, 54):
+        peer.edges.clear()
+        done = peer.done(c.Work(lease, ((0, 8, 16),), 8, 5))
+        begin_us = peer.edges[0].t_us if peer.edges else done.begin_us
+        assert (len(peer.edges), done.end_us - begin_us) == (int(not done.begin_us), done.compute_us)
+        told.add("by DONE" if done.begin_us else "by EDGE")  # as well, on a machine that stands still for a while
+    assert "by DONE" in told
+
+
+def test_work_that_turns_out_to_take_longer_tells_of_its_beginning_before_its_end(spawn: Spawn) -> None:
+    _, peer = spawn()
+    peer.load(pace=Pace(speed=1e6, step_fixed_s=BRIEF_US / 4e6))
+    peer.base(make("linear", {}, 7, None).initial())
+    peer.done(c.Work(3, ((0, 0, 8),), 8, 5))
+    peer.edges.clear()
+    done = peer.done(c.Work(4, ((0, 8, 16),), 1, 5))  # as many samples in eight times as many steps
+    (begin,) = peer.edges
+    assert (begin.edge, done.begin_us) == ("begin", 0)
     assert done.compute_us == done.end_us - begin.t_us
 
 

@@ -37,6 +37,7 @@ from paceline.wire import (
     Taken,
     Tensor,
     Welcome,
+    energy_of,
 )  # fmt: skip
 
 KIB = 1024
@@ -178,6 +179,25 @@ def test_news_that_was_held_back_is_taken_as_of_its_own_instant() -> None:
     ]
 
 
+def test_news_that_comes_with_the_next_work_is_taken_as_if_it_had_come_before() -> None:
+    host = Host().uploaded()
+    t_us = round(host.now_s * 1e6)
+    more = Assign(host.nonce, "run", 2, 0, 0, 6, 60.0, 4, RANGES, "base", 0, 5, 5000, 1, 2000)
+    assert host.say(more) == [
+        m.Mark("wait", t_us - 5000),
+        m.Mark("other", t_us - 2000),
+        m.MeasureSplit("run", 1, t_us - 2000),
+        m.Mark("transfer"),
+        m.StartWork(6, 2, RANGES, 4),
+    ]
+
+
+def test_a_verdict_on_work_that_was_let_go_of_is_none_on_the_work_that_is_kept() -> None:
+    host = Host().uploaded()
+    more = Assign(host.nonce, "run", 2, 0, 0, 6, 60.0, 4, RANGES, "base", 0, 4, 5000)
+    assert host.say(more)[:2] == [m.Mark("wait"), m.Void(5)], "its joules are wasted: nobody has counted it"
+
+
 def test_edges_of_the_trainer_mark_what_time_is_spent_on() -> None:
     host = Host().working()
     assert host.event(m.WorkEdge(5, True, 123)) == [m.Mark("compute", 123, 5)]
@@ -277,6 +297,56 @@ def test_a_small_model_comes_with_the_work_and_its_update_goes_with_the_result()
     host.tick(m.JOULES_S)
     assert len(host.heard) == 3, "nothing is said twice"
     assert host.say(Answer(host.nonce, 5, "accepted", "", 0)) == [m.Mark("wait")]
+
+
+SPLIT = Energy(1, 1, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
+
+
+def at_work_on_a_small_model() -> Host:
+    """Return a board whose small update waits for its joules."""
+    host = Host()
+    small(host)
+    host.event(m.BaseReady(5, True))
+    host.say(Begin(host.nonce, "run"))
+    host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, SMALL, "update"))
+    return host
+
+
+def test_the_split_of_a_round_goes_along_with_a_delivery() -> None:
+    host = at_work_on_a_small_model()
+    host.event(m.SplitMeasured(SPLIT))
+    host.event(m.Measured(5, 1000, 10, "modelled", 0))
+    assert kinds(host.heard)[2:] == ["delivery"]
+    last = host.last()
+    assert isinstance(last, Delivery)
+    assert energy_of(last) == replace(SPLIT, session=host.nonce, window=WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        ([m.Tick()], ["result", "energy"]),
+        ([m.Measured(5, 1000, 10, "none", 1)], ["delivery", "energy"]),
+        ([m.SplitMeasured(SPLIT), m.Measured(5, 1000, 10, "modelled", 0)], ["energy", "delivery"]),
+        ([m.TrainerGone("killed")], ["failed", "energy"]),
+    ],
+    ids=["the joules are late", "of another source", "two splits", "the trainer dies"],
+)
+def test_a_split_that_no_delivery_takes_along_is_said_alone(then: list[m.Event], said: list[str]) -> None:
+    host = at_work_on_a_small_model()
+    host.event(m.SplitMeasured(SPLIT))
+    host.now_s += m.JOULES_S
+    for event in then:
+        host.event(event)
+    assert kinds(host.heard)[2:] == said
+
+
+def test_a_split_that_waits_is_not_said_to_a_host_that_has_gone() -> None:
+    host = at_work_on_a_small_model()
+    host.event(m.SplitMeasured(SPLIT))
+    host.hear(host.agent.restart(host.now_s))
+    host.welcome()
+    assert kinds(host.heard)[2:] == ["hello"]
 
 
 def test_a_small_update_does_not_wait_for_joules_that_take_longer() -> None:

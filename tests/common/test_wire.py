@@ -24,6 +24,7 @@ BY_KIND = {cls.kind: cls for cls in ALL_KINDS}
 def _sample_value(name: str, hint: object) -> object:
     table: dict[object, object] = {
         str: "x", int: 3, float: 1.5, bool: True, int | None: None, tuple[wire.Range, ...]: ((0, 2, 9), (1, 0, 1)),
+        wire.Split | None: (7, 3, None, *range(12)),
     }  # fmt: skip
     return 7 if name == "session" else table[hint]
 
@@ -71,6 +72,7 @@ def test_the_largest_message_inside_the_contract_fits_the_header(cls: type[wire.
         bool: True,
         int | None: wire.MAX_INT,
         tuple[wire.Range, ...]: ((wire.MAX_INT, wire.MAX_INT - 1, wire.MAX_INT),) * wire.MAX_RANGES,
+        wire.Split | None: (wire.MAX_INT,) * len(wire.SPLIT),
     }
     hints = typing.get_type_hints(cls)
     values = {f.name: largest[hints[f.name]] for f in dataclasses.fields(cls)}
@@ -158,11 +160,12 @@ WRONG: dict[str, list[object]] = {
         None, 3, "", {}, [[0, 2]], [[0, 2, 9, 1]], [[0, 9, 2]], [[0, 2, 2]], [[-1, 2, 9]], [[0, 2.0, 9]], [3], ["abc"],
         [[0, 0, 1]] * (wire.MAX_RANGES + 1),
     ],
+    "split": [[], [7] * 14, [7] * 16, [0] * 15, [None] * 15, [7, None, *[7] * 13], [7, 7, "x", *[7] * 12], 3, "x" * 15],
 }  # fmt: skip
 FIELDS: list[tuple[str, type[wire.Message], str]] = [
     ("session", wire.Ping, "session"), ("int", wire.Ping, "lease"), ("float", wire.Pong, "lease_s"),
     ("str", wire.Bye, "reason"), ("bool", wire.Ready, "energy_known"), ("optional", wire.Commit, "compute_uj"),
-    ("ranges", wire.Assign, "ranges"),
+    ("ranges", wire.Assign, "ranges"), ("split", wire.Delivery, "split"),
 ]  # fmt: skip
 WRONG_VALUES = [(cls, name, value) for what, cls, name in FIELDS for value in WRONG[what]]
 
@@ -183,6 +186,18 @@ def test_values_outside_the_contract_are_our_own_fault_on_the_way_out(
     message = dataclasses.replace(sample(cls), **{name: value})  # type: ignore[arg-type]
     with pytest.raises(LocalProtocolError, match=f"{cls.kind}.{name}"):
         wire.encode(message)
+
+
+def test_joules_that_go_along_with_a_delivery_are_those_that_would_have_gone_alone() -> None:
+    energy = wire.Energy(7, 1 << 63, "run", 3, 1, 2, 3, None, 5, 6, 7, 8, 9, "modelled", 64, None, 11, 12)
+    alone = wire.Delivery(7, "run", 4, 0, 0, 5, 10, 1, 100, 0, 0, "b", 40, "u", False, 1, 1, "modelled", 0)
+    along = dataclasses.replace(alone, split=wire.split_of(energy))
+    got = wire.decode(wire.encode(along), wire.FROM_AGENT)
+    assert isinstance(got, wire.Delivery)
+    assert wire.energy_of(got) == energy
+    assert wire.energy_of(alone) is None
+    missing = {f.name for f in dataclasses.fields(wire.Energy)} - {*wire.SPLIT, "session", "run"}
+    assert missing == {"source"}, "a field of ENERGY that a DELIVERY would lose"
 
 
 def test_text_that_is_no_utf8_is_our_own_fault_on_the_way_out_and_the_peers_on_the_way_in() -> None:

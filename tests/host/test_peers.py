@@ -10,7 +10,22 @@ from tests.strategies import messages
 
 from paceline import wire
 from paceline.session import State
-from paceline.wire import Answer, Bye, Commit, Delivery, Hello, Load, Message, Ping, Ready, Reject, Taken, Welcome
+from paceline.wire import (
+    Answer,
+    Bye,
+    Commit,
+    Delivery,
+    Energy,
+    Hello,
+    Load,
+    Message,
+    Ping,
+    Ready,
+    Reject,
+    Taken,
+    Welcome,
+    split_of,
+)
 from paceline_host.peers import Heard, Peers, Terms
 
 TERMS = Terms(host_epoch=4, chunk_bytes=1 << 18, credit_bytes=1 << 20, heartbeat_s=2.0, patience_s=30.0)
@@ -127,6 +142,17 @@ def test_a_stale_lease_is_dropped_and_counted_and_only_a_commit_is_answered() ->
     whole = Delivery(7, "r", 1, 0, 0, 3, 10, 1, 1000, 0, 0, "b", 40, "u", False, 1, 1, "modelled", 0)
     assert answered(hear(peers, whole)) == Answer(7, 3, "stale", "this lease has ended", 0)
     assert peers.dropped["stale-lease"] == 3
+
+
+def test_the_joules_of_a_round_that_come_with_a_stale_delivery_are_not_stale() -> None:
+    peers = greeted(7)
+    energy = Energy(7, 9, "r", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
+    late = Delivery(
+        7, "r", 1, 0, 0, 3, 10, 1, 1000, 0, 0, "b", 40, "u", False, 1, 1, "modelled", 0, None, split_of(energy)
+    )
+    heard = hear(peers, late)
+    assert heard.message == energy
+    assert answered(heard) == Answer(7, 3, "stale", "this lease has ended", 0)
 
 
 def test_a_message_out_of_phase_is_dropped_and_counted_and_named() -> None:

@@ -39,6 +39,7 @@ from paceline.wire import (
     RoundClosed,
     Taken,
     Welcome,
+    split_of,
 )  # fmt: skip
 from paceline_host import machine as rm
 from paceline_host.muster import FIRST_LEASE, HOLD_S, REFUSALS
@@ -314,11 +315,21 @@ def test_what_no_board_acts_on_goes_along_with_what_it_is_told_next_and_says_how
     assert Answer not in {type(m) for said in script.said.values() for m in said}
     script.now_s += 0.002
     script.settle()
-    told = {board: [m for m in said if not isinstance(m, Chunk)][-3:] for board, said in script.said.items()}
-    assert [[type(m) for m in said] for said in told.values()] == [[Answer, RoundClosed, Assign]] * 3
-    assert [[getattr(m, "ago_us", None) for m in said] for said in told.values()] == [
-        [4000, 2000, None], [3000, 2000, None], [2000, 2000, None],
+    assert not {Answer, RoundClosed} & {type(m) for said in script.said.values() for m in said}
+    told = [script.assignment(board) for board in range(3)]
+    assert [(a.answered, a.answered_us, a.closed, a.closed_us) for a in told] == [
+        (1, 4000, 1, 2000), (2, 3000, 1, 2000), (3, 2000, 1, 2000),
     ]  # fmt: skip
+
+
+def test_of_several_closed_rounds_the_next_work_has_room_for_none() -> None:
+    script = Script().begin()
+    held = script.machine.boards[0].held
+    held += [(RoundClosed(script.sessions[0].nonce, "run", number, 0), script.now_s) for number in (1, 2)]
+    assert script.machine._take_held(0) == (0, 0, 0, 0)
+    assert not script.machine.boards[0].held
+    sent = [action.message for action in script.machine._out if isinstance(action, rm.Send)]
+    assert [m.round for m in sent if isinstance(m, RoundClosed)] == [1, 2]
 
 
 def test_a_pong_takes_the_answer_along_and_an_answer_to_work_that_its_board_has_let_go_of_is_not_said() -> None:
@@ -596,6 +607,25 @@ def test_a_delivery_is_result_update_and_joules_in_one() -> None:
     script.settle()
     assert script.planner.observed == [(0, 0.024, 0.005, 24)]
     assert script.machine.round == 2
+
+
+def test_the_joules_of_a_round_that_come_with_a_delivery_are_written_as_if_they_had_come_alone() -> None:
+    split = Energy(1, 9, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
+    script, said = delivered(4000, split=split_of(split))
+    joules, result = script.store.jobs
+    assert joules == rm.StoreEnergy(0, dataclasses.replace(split, session=said.session))
+    assert isinstance(result, rm.StoreResult)
+    assert script.machine.boards[0].energies_owed == 0
+
+
+def test_of_a_delivery_that_the_end_of_the_run_has_overtaken_the_joules_count() -> None:
+    script, said = delivered(0)
+    script.step(rm.Stop("enough"))
+    assert script.finish is None, "the joules of the end are owed"
+    split = Energy(said.session, 9, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)
+    script.step(rm.Said(0, dataclasses.replace(said, split=split_of(split)), 4000))
+    assert rm.StoreEnergy(0, split) in script.store.jobs
+    assert script.finish is not None
 
 
 @pytest.mark.parametrize(
