@@ -144,6 +144,7 @@ class Comparison:
         self.data_dir = Path(experiment.data.folder) if experiment.data.folder else None
         self._options = {key: value for key, value in experiment.task.items() if key != "name"}
         self._silos: list[Silo] = []
+        self._rules: list[dict[str, object]] = []
         self._budget = hfl_run.budget(experiment) or experiment.run.budget  # samples a round, of all boards
         fleet = experiment.fleet
         self.profile = load_profile(fleet.profile) if fleet.kind == "local" else None
@@ -354,7 +355,7 @@ class Comparison:
             energy_required=experiment.energy.required, boards=boards, fsync=run.fsync,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
             machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
-            declared=self._declared(), silos=as_rows(self._silos),
+            declared=self._declared(), silos=as_rows(self._silos, self._rules),
         )  # fmt: skip
 
     def _facts(self, policy: Policy, row: records.Run) -> m.RunFacts:

@@ -42,7 +42,7 @@ class Run:
     declared: Mapping[str, Any] = field(default_factory=dict)
     silos: Sequence[Mapping[str, Any]] = field(
         default_factory=list
-    )  # of regime hfl: {"name", "boards", "budget", "samples"}
+    )  # of regime hfl: {"name", "boards", "budget", "samples", "rule"}
     ended: Mapping[str, Any] | None = None  # {"ok", "reason", "at_s"}; None: running, or killed
 
 

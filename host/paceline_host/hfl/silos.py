@@ -56,11 +56,12 @@ class SiloSlice(Slice):
             raise CoreError(f"silo {silo.name} holds {silo.samples} samples; {self.ranges} are not all of it")
 
 
-def as_rows(silos: Sequence[Silo]) -> list[dict[str, Any]]:
-    """Return silos as the journal keeps them."""
+def as_rows(silos: Sequence[Silo], rules: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
+    """Return silos as the journal keeps them, with the rules of their samples."""
     return [
-        {"name": s.name, "boards": list(s.boards), "budget": s.budget, "samples": s.samples} for s in silos
-    ]  # fmt: skip
+        {"name": s.name, "boards": list(s.boards), "budget": s.budget, "samples": s.samples, "rule": dict(rule)}
+        for s, rule in zip(silos, rules, strict=True)
+    ]
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]]) -> list[Silo]:
