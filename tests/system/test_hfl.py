@@ -33,7 +33,7 @@ BOARDS = {
 SILOS = {"pair": (("fast", "slow"), 40), "single": (("lone",), 15)}  # interleaved on purpose: lone is board 1
 STEPS, ROUNDS = 5, 3
 TASK = {"name": "mnist", "model": "cnn", "precision": "float64", "learning_rate": 0.1, "momentum": 0.9}
-SLOW = {"reference_seconds_per_sample": 4.0}  # a step of the slow board takes a sixth of a second
+SLOW = {"reference_seconds_per_sample": 10.0}  # a step of the slow board takes 0.4 s
 PACED = {"reference_seconds_per_sample": 1.0}  # far above what this machine needs for a sample
 RUN = {"regime": "hfl", "rounds": ROUNDS, "policies": ["equal"], "seed": 3, "steps": STEPS}
 SEED_OF_DEAL = 1
@@ -175,7 +175,7 @@ def pids_in_a_step(bench: Bench, host: Any) -> dict[str, tuple[int, int]]:
         return len(pids) == len(BOARDS)
 
     bench.watch("exp-001/equal", "trainers", ready, host)
-    until("connections to the other rank", lambda: sockets(pids["slow"][1]) > 4)
+    until("connections to the other rank", lambda: sockets(pids["slow"][1]) > 2)
     return pids
 
 
@@ -183,7 +183,7 @@ def test_a_leader_that_is_killed_changes_nothing_of_what_is_trained(
     tmp_path: Path, pictures: Path, alone: list[Weights]
 ) -> None:
     with Bench(tmp_path) as bench:
-        host = bench.host(experiment(bench, pictures, {"patience_s": 2.0}, task=SLOW))
+        host = bench.host(experiment(bench, pictures, task=SLOW))
         os.kill(pids_in_a_step(bench, host)["fast"][1], signal.SIGKILL)  # the first rank: it holds the pair's store
         assert host.ends(WITHIN_S) == 0, host.err
         folder = bench.folder / "runs" / "exp-001" / "equal"
@@ -197,7 +197,7 @@ def test_a_silo_that_is_lost_lapses_and_the_others_go_on(
     tmp_path: Path, pictures: Path, dealt: list[Sequence[int]]
 ) -> None:
     with Bench(tmp_path) as bench:
-        host = bench.host(experiment(bench, pictures, {"patience_s": 2.0}, task=SLOW))
+        host = bench.host(experiment(bench, pictures, task=SLOW))
         pids = pids_in_a_step(bench, host)
         os.kill(pids["lone"][0], signal.SIGKILL)
         assert host.ends(WITHIN_S) == 0, host.err
