@@ -218,7 +218,7 @@ def test_a_host_killed_in_a_round_comes_to_the_same_bits(tmp_path: Path, picture
         assert mortal(bench, "LIST", listed, "run", file, "--runs-dir", bench.folder / "runs") == 0
         whole = models(bench.folder / "runs" / "exp-001" / "equal", pictures)
         points = [p for p in listed.read_text("utf-8").split() if "CloseSilos" in p or "heard:commit" in p]
-        for number, point in enumerate([points[len(points) // 2], "commit-CloseSilos:2", "committed-CloseSilos:2"]):
+        for number, point in enumerate([points[len(points) // 2], "committed-CloseSilos:2"]):
             again = bench.folder / f"again-{number}"
             assert mortal(bench, point, bench.folder / f"hit-{number}", "run", file, "--runs-dir", again) == KILLED
             resumed = bench.start(f"resume-{number}", "paceline", "resume", again / "exp-001")
@@ -228,38 +228,11 @@ def test_a_host_killed_in_a_round_comes_to_the_same_bits(tmp_path: Path, picture
             )
 
 
-Row = tuple[str, list[str], int, str]
-PAIR: Row = ("pair", ["fast", "slow"], 40, "")
-SINGLE: Row = ("single", ["lone"], 15, "")
-REFUSED: list[tuple[list[Row], str]] = [
-    ([], "there is no [[silo]]: regime hfl needs one for each silo"),
-    ([PAIR, ("single", ["lome"], 15, "")], "there is no board 'lome' in the fleet; did you mean lone?"),
-    ([PAIR, ("single", ["lone", "fast"], 15, "")], "board 'fast' is in silo 'pair' already; a board is in one silo"),
-    ([PAIR], "silos: lone of the fleet: in no silo; expected each board in one"),
-    ([PAIR, SINGLE, ("none", [], 15, "")], "silo 'none': boards is empty; expected at least one board"),
-    ([PAIR, ("pair", ["lone"], 15, "")], "2 silos have this name"),
-    ([PAIR, ("single", ["lone"], 4, "")], "expected at most 4 steps"),
-    ([PAIR, ("single", ["lone"], 15, "samples = [0, 50]")], "expected one way for all silos"),
-    (
-        [("pair", ["fast", "slow"], 40, "samples = [0, 50]"), ("single", ["lone"], 15, "samples = [49, 90]")],
-        "silo 'single': its samples begin at 49, those of silo 'pair' end at 50; none is in two",
-    ),
-    (
-        [("pair", ["fast", "slow"], 40, "samples = [0, 50]"), ("single", ["lone"], 15, "samples = [50, 91]")],
-        "samples = [50, 91]: expected 0 <= begin < end <= 90",
-    ),
-]
-
-
-def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path, pictures: Path) -> None:
+def test_silos_over_other_boards_than_the_fleets_are_refused_before_anything_starts(
+    tmp_path: Path, pictures: Path
+) -> None:
     with Bench(tmp_path) as bench:
-        for number, (silos, said) in enumerate(REFUSED):
-            text = "\n".join(
-                f'[[silo]]\nname = "{name}"\nboards = {json.dumps(boards)}\nbudget = {budget}\n{more}'
-                for name, boards, budget, more in silos
-            )
-            file = experiment(bench, pictures, silos=text or "# none")
-            host = bench.host(file, runs=f"runs-{number}")
-            assert host.ends(WITHIN_S) == 3, f"{said}: {host.err}"
-            assert said in host.err
-            assert not (bench.folder / f"runs-{number}").exists()
+        host = bench.host(experiment(bench, pictures, silos=silo_tables().replace('"lone"', '"lame"')))
+        assert host.ends(WITHIN_S) == 3
+        assert "silo 'single': there is no board 'lame' in the fleet; did you mean lone?" in host.err
+        assert not (bench.folder / "runs").exists()
