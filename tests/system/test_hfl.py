@@ -145,6 +145,14 @@ def test_any_policy_trains_what_one_process_would_by_silos(
         assert shares[0] + shares[2] == 40
         assert shares[0] > shares[2], "time has given the faster board of the pair no more"
         assert shares[1] == 15
+        text = render(load_report(folder))
+        for row in ("silo pair: makespan", "silo single: makespan", "  then waits for the other silos"):
+            assert row in text
+        explained = bench.call("paceline", "explain", folder / "time", "--round", "3")
+        assert explained.ends(WITHIN_S) == 0, explained.err
+        assert "silo single: 15 samples, which are dealt in it alone" in explained.out
+        foretold = bench.call("paceline", "whatif", folder / "equal", "--policy", "time")
+        assert foretold.ends(WITHIN_S) == 0, foretold.err
 
 
 @pytest.mark.parametrize(
