@@ -165,7 +165,8 @@ class Comparison:
         if experiment.run.regime == "psl":
             self._split_task = psl_run.check(experiment.split, self._task, len(self.names), experiment.policies())
         if experiment.run.regime == "hfl":
-            self._silos, self._rules = hfl_run.check(experiment, self._task, self.names)
+            local = self.profile is not None
+            self._silos, self._rules = hfl_run.check(experiment, self._task, self.names, final=local)
         if experiment.run.regime in ("ddp", "hfl"):
             self._trainable = ddp_run.check(experiment.run, self._task, 0 if self._silos else len(self.names))
             for note in ddp_run.notes(self._trainable):
@@ -228,6 +229,8 @@ class Comparison:
         Raises PacelineError.
         """
         self._folder = folder
+        if self._silos:  # who is who by number is known now
+            self._silos, self._rules = hfl_run.check(self.experiment, self._task, list(boards))
         if not (folder / EXPERIMENT).exists():
             write_whole(folder / EXPERIMENT, settings.dump(self.experiment))
         self._server = server

@@ -95,6 +95,13 @@ def test_a_sound_file_becomes_silos_and_a_rule_for_each(tmp_path: Path) -> None:
     assert [rule["kind"] for rule in rules] == ["own", "own"]
 
 
+def test_a_board_that_is_known_and_in_no_silo_matters_once_it_is_the_runs(tmp_path: Path) -> None:
+    experiment = load_experiment(file_of(tmp_path, [PAIR]))
+    silos, _ = check(experiment, TASK, NAMES, final=False)
+    assert silos == [Silo(0, "pair", (0, 2), 40, 90)]
+    assert check(experiment, TASK, ["slow", "fast"])[0] == [Silo(0, "pair", (0, 1), 40, 90)]
+
+
 def test_more_silos_than_samples_say_so(tmp_path: Path) -> None:
     few = cast(Task, SimpleNamespace(samples=1, labels=lambda: [0]))
     with pytest.raises(SettingsError, match="silos: 1 samples are too few for 2"):

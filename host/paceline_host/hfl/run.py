@@ -18,10 +18,18 @@ from paceline_host.experiment import Experiment, SiloSettings
 from paceline_host.hfl.silos import Silo
 
 
-def check(experiment: Experiment, task: Task, names: Sequence[str]) -> tuple[list[Silo], list[dict[str, object]]]:
-    """Return the silos, and what their boards are told of their samples. Raises SettingsError with all faults."""
+def check(
+    experiment: Experiment, task: Task, names: Sequence[str], *, final: bool = True
+) -> tuple[list[Silo], list[dict[str, object]]]:  # fmt: skip
+    """Return the silos, and what their boards are told of their samples. Raises SettingsError with all faults.
+
+    Not `final`: boards that are known now need not be the run's, so one may be in no silo.
+    """
     declared = experiment.silo
-    if faults := [*_who(declared, names), *_what(declared, task)]:
+    faults = [*_who(declared, names), *_what(declared, task)]
+    if final:
+        faults += _left(declared, names)
+    if faults:
         raise SettingsError(faults)
     rules = [_rule(experiment, number) for number in range(len(declared))]
     try:
@@ -29,7 +37,7 @@ def check(experiment: Experiment, task: Task, names: Sequence[str]) -> tuple[lis
     except DataError as error:
         raise SettingsError([f"silos: {error}"]) from None
     silos = [
-        Silo(number, one.name, tuple(names.index(board) for board in one.boards), one.budget, sizes[number])
+        Silo(number, one.name, tuple(sorted(names.index(b) for b in one.boards)), one.budget, sizes[number])
         for number, one in enumerate(declared)
     ]
     if faults := [fault for silo in silos for fault in _how_many(silo, experiment)]:
@@ -57,7 +65,11 @@ def _who(silos: Sequence[SiloSettings], names: Sequence[str]) -> Iterator[str]:
     for board, at in seats.items():
         if len(at) > 1:
             yield f"silo {at[1]!r}: board {board!r} is in silo {at[0]!r} already; a board is in one silo, once"
-    if left := [name for name in names if name not in seats]:
+
+
+def _left(silos: Sequence[SiloSettings], names: Sequence[str]) -> Iterator[str]:
+    seated = {board for one in silos for board in one.boards}
+    if left := [name for name in names if name not in seated]:
         yield f"silos: {', '.join(left)} of the fleet: in no silo; expected each board in one"
 
 
