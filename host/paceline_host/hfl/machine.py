@@ -72,7 +72,7 @@ class SiloMachine(Muster):
         return f"it finds {samples} samples of silo {silo.name}, the experiment says {silo.samples}; give it those data"
 
     def _is_counted(self, kept: tuple[int, int]) -> bool:
-        return kept in self._counted or any(kept in ranks._counted for ranks in self.silos)
+        return kept in self._counted or any(ranks.is_counted(kept) for ranks in self.silos)
 
     def _wakes(self) -> list[float]:
         return [at_s for ranks in self.silos for at_s in ranks.wakes()]
@@ -104,7 +104,7 @@ class SiloMachine(Muster):
         ranks = self.silos[number]
         for action in ranks.step(event, now_s):
             self._take(ranks, action, now_s)
-        self._last_refusal = ranks._last_refusal or self._last_refusal
+        self._last_refusal = ranks.last_refusal or self._last_refusal
         self._close_if_complete(now_s)
 
     def _take(self, ranks: SiloRanks, action: Any, now_s: float) -> None:

@@ -48,6 +48,15 @@ class SiloRanks(RankMachine):
         """Boards that may be given work."""
         return [index for index in self.silo.boards if self.boards[index].usable]
 
+    @property
+    def last_refusal(self) -> str:
+        """What was said last of a board that it lost; "": none was lost."""
+        return self._last_refusal
+
+    def is_counted(self, kept: tuple[int, int]) -> bool:
+        """Tell whether (round, slice) is on disk."""
+        return self._is_counted(kept)
+
     def wakes(self) -> list[float]:
         """Return its own deadlines."""
         return [*self._wakes(), *([self._alone_s] if self._alone_s is not None else [])]
