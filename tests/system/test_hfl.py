@@ -240,7 +240,7 @@ def test_silos_over_other_boards_than_the_fleets_are_refused_before_anything_sta
     tmp_path: Path, pictures: Path
 ) -> None:
     with Bench(tmp_path) as bench:
-        host = bench.host(experiment(bench, pictures, silos=silo_tables().replace('"lone"', '"lame"')))
+        host = bench.host(experiment(bench, pictures, silos=silo_tables().replace('"lone"', '"lome"')))
         assert host.ends(WITHIN_S) == 3
-        assert "silo 'single': there is no board 'lame' in the fleet; did you mean lone?" in host.err
+        assert "silo 'single': there is no board 'lome' in the fleet; did you mean lone?" in host.err
         assert not (bench.folder / "runs").exists()
