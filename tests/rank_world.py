@@ -162,6 +162,11 @@ class FakeRank(FakeBoard):
     stuck = False  # its trainer is stopped: it does nothing more, and lives
     fault = ""  # what it says instead of joining
 
+    @property
+    def held(self) -> int:
+        """Samples that it has."""
+        return self.world.facts.samples
+
     def kill(self) -> None:
         super().kill()
         self.leave()
@@ -185,9 +190,7 @@ class FakeRank(FakeBoard):
                 self.trainer_life += 1
                 self.inbox = size + TEXT
                 self.model = bytearray(self.inbox)
-                ready = am.TrainerReady(
-                    MANIFEST, size, self.world.facts.samples, "linear", 200 + self.index, self.inbox
-                )
+                ready = am.TrainerReady(MANIFEST, size, self.held, "linear", 200 + self.index, self.inbox)
                 self._later(0.2, ready)
             case am.StoreBase(lease, offset, whole):
                 self.model[offset : offset + len(self._payload)] = self._payload
@@ -227,7 +230,7 @@ class FakeRank(FakeBoard):
                 return
             if self.plan["rank"] == 0:
                 self._put(given, "store", json.dumps({"address": "10.0.0.1", "port": 4711}).encode())
-            self.group = world.groups.setdefault(given.redraw, FakeGroup(world))
+            self.group = world.groups.setdefault((given.redraw, self.plan["names"][0]), FakeGroup(world))
             self.group.join(self.plan["rank"], self, len(self.plan["names"]))
         elif given.what in ("give", "close"):
             self.update = self.memory if given.what == "give" else b""
@@ -299,7 +302,7 @@ class RankWorld(World):
         plain: dict[str, object] = {"regime": "ddp", "rounds": 2, "budget": 24, "samples": 20, **changes}
         kept = {key: plain.pop(key) for key in ("notices", "latency_s", "store_s", "paces_s") if key in plain}
         self.journal = Journal()
-        self.groups: dict[int, FakeGroup] = {}
+        self.groups: dict[tuple[int, str], FakeGroup] = {}  # by generation and first rank
         super().__init__(boards, **kept, **plain)  # type: ignore[arg-type]
         self.ranks = ds.RankFacts(steps, 1, {})
         self.first_state = b"0" * self.facts.model_bytes

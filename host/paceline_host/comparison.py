@@ -36,6 +36,10 @@ from paceline_host.ddp import run as ddp_run
 from paceline_host.ddp.machine import RankMachine
 from paceline_host.ddp.store import RankStore
 from paceline_host.experiment import Experiment, load_experiment
+from paceline_host.hfl import run as hfl_run
+from paceline_host.hfl.machine import SiloMachine
+from paceline_host.hfl.silos import Silo, as_rows
+from paceline_host.hfl.store import SiloStore
 from paceline_host.ledger import Ledger
 from paceline_host.muster import Muster
 from paceline_host.profile import load_profile
@@ -141,29 +145,37 @@ class Comparison:
         self._stopping = ""
         self.data_dir = Path(experiment.data.folder) if experiment.data.folder else None
         self._options = {key: value for key, value in experiment.task.items() if key != "name"}
+        self._silos: list[Silo] = []
+        self._rules: list[dict[str, object]] = []
+        self._budget = hfl_run.budget(experiment) or experiment.run.budget  # samples a round, of all boards
         fleet = experiment.fleet
         self.profile = load_profile(fleet.profile) if fleet.kind == "local" else None
-        names = self.profile.boards if self.profile is not None else read_boards(Path(fleet.keys) / "boards", [])
-        self.names = list(names)
-        if not names:
+        profile, folder = self.profile, Path(fleet.keys) / "boards"
+        self.names = [b.name for b in profile.boards] if profile is not None else list(read_boards(folder, []))
+        if not self.names:
             raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
         for policy in experiment.policies():
             if reports is not None:
                 self._check_reports(reports / folder_name(policy), policy)
             if experiment.run.regime == "pma":
-                planner.make(policy, len(names), experiment.run.budget, experiment.run.minimum)
-        budget = experiment.run.budget
+                planner.make(policy, len(self.names), experiment.run.budget, experiment.run.minimum)
+        budget = self._budget
         try:
             self._task = make_task(str(experiment.task["name"]), self._options, experiment.run.seed, self.data_dir)
         except SettingsError as error:
             raise SettingsError([f"[task] of the experiment: {fault}" for fault in error.errors]) from None
         if experiment.run.regime == "psl":
-            self._split_task = psl_run.check(experiment.split, self._task, len(names), experiment.policies())
-        if experiment.run.regime == "ddp":
-            self._trainable = ddp_run.check(experiment.run, self._task, len(names))
+            self._split_task = psl_run.check(experiment.split, self._task, len(self.names), experiment.policies())
+        if experiment.run.regime == "hfl":
+            local = self.profile is not None
+            self._silos, self._rules = hfl_run.check(experiment, self._task, self.names, final=local)
+        if experiment.run.regime in ("ddp", "hfl"):
+            self._trainable = ddp_run.check(experiment.run, self._task, 0 if self._silos else len(self.names))
             for note in ddp_run.notes(self._trainable):
                 watcher.say(note)
-        if budget > (most := (MAX_RANGES - 2) * self._task.samples):  # a slice names each epoch that it touches
+        if not self._silos and budget > (
+            most := (MAX_RANGES - 2) * self._task.samples
+        ):  # a slice names each epoch that it touches
             text = f"run.budget = {budget} is more than {MAX_RANGES - 2} times the data set; expected at most {most}"
             raise SettingsError([text])
 
@@ -175,7 +187,7 @@ class Comparison:
         ours = {
             "policy": policy.name,
             "seed": run.seed,
-            "budget": run.budget,
+            "budget": self._budget,
             "task": task["name"],
             "options": self._options,
         }
@@ -219,6 +231,8 @@ class Comparison:
         Raises PacelineError.
         """
         self._folder = folder
+        if self._silos:  # who is who by number is known now
+            self._silos, self._rules = hfl_run.check(self.experiment, self._task, list(boards))
         if not (folder / EXPERIMENT).exists():
             write_whole(folder / EXPERIMENT, settings.dump(self.experiment))
         if self.experiment.run.regime == "psl":
@@ -268,6 +282,8 @@ class Comparison:
         def clock() -> float:
             return time.monotonic() - zero_s
 
+        if row.regime == "hfl":
+            return SiloStore(folder, row, boards, self._task, self._silos, clock, server.wake, recovered)
         if row.regime == "ddp":
             return RankStore(folder, row, boards, self._task, clock, server.wake, recovered)
         if row.regime != "psl":
@@ -289,9 +305,14 @@ class Comparison:
             return SplitMachine(facts, split, names, now_s, reopened), None
         folder = self._folder / folder_name(policy) if recovered is not None else None
         timed = TimedPlanner(self._planner(policy, len(names), folder))
-        if row.regime == "ddp":
+        if row.regime in ("ddp", "hfl"):
             facts = replace(facts, model_bytes=self._trainable.state_bytes)
             ranks = ddp_run.facts(self.experiment.run)
+            if self._silos:
+                machine = SiloMachine(
+                    facts, ranks, self._silos, self._rules, timed, names, store.model_sha256, now_s, reopened
+                )
+                return machine, timed
             return RankMachine(facts, ranks, timed, names, store.model_sha256, now_s, reopened), timed
         regime = regimes.make(row.regime, row.samples, row.budget)
         return m.RoundMachine(facts, regime, timed, names, store.model_sha256, now_s, reopened), timed
@@ -299,8 +320,9 @@ class Comparison:
     def _planner(self, policy: Policy, boards: int, replayed: Path | None) -> planner.Planner:
         """Return the policy's planner; `replayed`: the run's folder whose rounds it is to know already."""
         run = self.experiment.run
-        least = ddp_run.least(run) if run.regime == "ddp" else run.minimum
-        made: planner.Planner = planner.make(policy, boards, run.budget, least)
+        least = ddp_run.least(run) if run.regime in ("ddp", "hfl") else run.minimum
+        silos = [(silo.boards, silo.budget) for silo in self._silos]
+        made: planner.Planner = planner.make(policy, boards, self._budget, least, silos)
         if self._reports is not None:
             made = Reported(made, self._reports / folder_name(policy))
         if replayed is not None:
@@ -320,6 +342,8 @@ class Comparison:
         ]
         if dict(old.declared) != new.declared:
             faults.append("the fleet's profile is not the one that the run was begun with")
+        if list(old.silos) != list(new.silos):
+            faults.append("the silos are not those that the run was begun with")
         if were != list(boards):
             faults.append(f"the boards are now {', '.join(boards)}, the run was begun with {', '.join(were)}")
         kept = folder / "run.toml"  # what the journal does not say of the plan
@@ -333,12 +357,12 @@ class Comparison:
         run = experiment.run
         return records.Run(
             run_id=f"{self._folder.name}/{folder.name}", policy=policy.name, regime=run.regime, seed=run.seed,
-            budget=run.budget or task.samples, rounds=run.rounds, samples=task.samples, batch=_batch(task, options),
+            budget=self._budget or task.samples, rounds=run.rounds, samples=task.samples, batch=_batch(task, options),
             task=str(experiment.task["name"]), data_label=task.data_label,
             energy_required=experiment.energy.required, boards=boards, fsync=run.fsync,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
             machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
-            declared=self._declared(),
+            declared=self._declared(), silos=as_rows(self._silos, self._rules),
         )  # fmt: skip
 
     def _facts(self, policy: Policy, row: records.Run) -> m.RunFacts:
@@ -369,7 +393,7 @@ class Comparison:
         return Experiment(
             run=replace(run, policies=(policy.name,)), task=self.experiment.task,
             fleet=self.experiment.fleet, energy=self.experiment.energy, data=self.experiment.data,
-            split=self.experiment.split,
+            split=self.experiment.split, silo=self.experiment.silo, silos=self.experiment.silos,
         )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def _fleet(
     home = (folder / "fleet").absolute()  # so that no argument of an agent can look like an option
     home.mkdir(exist_ok=True)
     preload: tuple[str, ...] = _PRELOAD.get(str(experiment.task["name"]), _IMAGES)
-    if experiment.run.regime == "ddp":
+    if experiment.run.regime in ("ddp", "hfl"):
         preload += _RANKS
     fleet = LocalFleet(comparison.profile, home, comparison.data_dir, preload)
     life.callback(fleet.close)

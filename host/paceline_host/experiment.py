@@ -14,6 +14,7 @@ from paceline.errors import SettingsError
 from paceline.policies import METHODS, POLICIES, Policy, policy
 from paceline.settings import Bounds, Check, did_you_mean, load_table, read
 from paceline.sheet import Sheet
+from paceline.silos import Dealing
 from paceline.split.clients import Partition
 from paceline.tasks import TASKS
 from paceline.tasks.options import OPTIONS
@@ -36,12 +37,12 @@ class RunSettings:
     rounds: Annotated[int, Bounds(ge=1, le=100_000)]
     budget: Annotated[int, Bounds(ge=0, le=1 << 31)] = 0  # samples a round, all boards together; psl: left out, all
     policies: Annotated[tuple[Annotated[str, Check(policy)], ...], Check(_some)] = ("time",)
-    regime: Literal["pma", "psl", "ddp"] = "pma"
+    regime: Literal["pma", "psl", "ddp", "hfl"] = "pma"
     seed: Annotated[int, Bounds(ge=0, lt=1 << 63)] = 1
     minimum: Annotated[int, Bounds(ge=1)] = 1  # samples that each board gets at least, so that its cost stays known
-    steps: Annotated[int, Bounds(ge=0, le=20_000)] = 0  # ddp: optimiser steps of a round, over the union of all batches
-    min_batch: Annotated[int, Bounds(ge=0, le=65_536)] = 1  # ddp: samples of each board in each step; 0: may pause
-    allow_plain_collectives: bool = False  # ddp: gloo is plain text; off loopback it needs this consent
+    steps: Annotated[int, Bounds(ge=0, le=20_000)] = 0  # ddp, hfl: optimiser steps of a round
+    min_batch: Annotated[int, Bounds(ge=0, le=65_536)] = 1  # samples of each board in each such step; 0: may pause
+    allow_plain_collectives: bool = False  # gloo is plain text; off loopback it needs this consent
     patience_s: Annotated[float, Bounds(ge=0.5, le=86_400)] = 30.0  # the one knob: every wait is derived from it
     chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 19  # at most; slow links get smaller ones
     fsync: bool = True  # false: for measuring what it costs; a power cut may then lose rounds
@@ -86,6 +87,20 @@ class SplitSettings(Partition):
 
 
 @dataclass(frozen=True)
+class SiloSettings:
+    """Regime hfl, [[silo]], once for each: boards that step together over data that never leave them.
+
+    `samples` left out: a part of the training set, dealt as [silos] says; [BEGIN, END]: that range of it; N: the
+    boards' own data, N samples, the same on each of them.
+    """
+
+    name: Annotated[str, Bounds(ge=1, le=40)]
+    boards: tuple[str, ...]
+    budget: Annotated[int, Bounds(ge=1, le=1 << 31)]  # samples a round; it stays in the silo
+    samples: Annotated[int, Bounds(ge=1)] | tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One experiment file. `task` is free: the task checks its own options (name, batch, learning_rate, ...)."""
 
@@ -95,6 +110,8 @@ class Experiment:
     energy: EnergySettings = field(default_factory=EnergySettings)
     data: DataSettings = field(default_factory=DataSettings)
     split: SplitSettings = field(default_factory=SplitSettings)
+    silo: tuple[SiloSettings, ...] = ()
+    silos: Dealing = field(default_factory=Dealing)
 
     def policies(self) -> list[Policy]:
         """Return the policies, in order."""
@@ -150,14 +167,21 @@ def _regime_faults(sheet: Sheet, names: Sequence[object]) -> Iterator[str]:
     regime = sheet.at(("run", "regime")) or "pma"
     is_split = regime == "psl"
     steps = sheet.at(("run", "steps"))
-    if regime == "ddp" and not steps:
+    in_steps = regime in ("ddp", "hfl")
+    if in_steps and not steps:
         yield f"{sheet.place(('run', 'steps'))}: run.steps is missing: expected the optimiser steps of a round"
-    if regime != "ddp" and steps:
+    if not in_steps and steps:
         yield f"{sheet.place(('run', 'steps'))}: run.steps: only regime ddp has such steps; leave it out"
+    if regime == "hfl" and not sheet.at(("silo",)):
+        yield f"{sheet.name}: there is no [[silo]]: regime hfl needs one for each silo, with name, boards and budget"
+    if regime != "hfl" and sheet.at(("silo",)):
+        yield f"{sheet.place(('silo', 0))}: silo: only regime hfl has silos; leave [[silo]] out"
     budget = sheet.at(("run", "budget"))
     if is_split and budget:
         yield f"{sheet.place(('run', 'budget'))}: run.budget: an epoch of psl uses each sample once; leave it out"
-    if not is_split and not budget:
+    if regime == "hfl" and budget:
+        yield f"{sheet.place(('run', 'budget'))}: run.budget: each silo has a budget of its own; leave it out"
+    if regime not in ("psl", "hfl") and not budget:
         yield f"{sheet.place(('run', 'budget'))}: run.budget is missing: expected the samples of a round"
     known = METHODS if is_split else POLICIES
     for name in names:

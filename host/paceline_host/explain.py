@@ -17,7 +17,9 @@ from paceline.goals import cost, frontier
 from paceline.policies import Policy, policy
 from paceline_host import planner, recovery
 from paceline_host.experiment import load_experiment
+from paceline_host.hfl.silos import of_rows
 from paceline_host.ledger import Ledger
+from paceline_host.records import Run
 from paceline_host.runs import run_folders
 
 SCHEMA = "paceline-explain-1"
@@ -35,16 +37,21 @@ def one_run(folder: Path) -> Path:
     return runs[0]
 
 
-def minimum_of(folder: Path) -> int:
-    """Return the fewest samples of a board in a run; the journal does not say."""
-    kept = folder / "run.toml"
-    return load_experiment(kept).run.minimum if kept.exists() else 1
+def planner_of(run: Run, folder: Path, name: str) -> planner.Measured:
+    """Return a fresh planner of a policy for a run; the fewest samples of a board are not in the journal."""
+    kept, least = folder / "run.toml", 1
+    if kept.exists():
+        settings = load_experiment(kept).run
+        least = max(settings.minimum, settings.steps * settings.min_batch)
+    silos = [(silo.boards, silo.budget) for silo in of_rows(run.silos)]
+    return planner.make(policy(name), run.boards, run.budget, least, silos)
 
 
 def explain(folder: Path, round_: int) -> Facts:
     """Return what decided a round: the plan's own facts, and `boards`, one entry for each that took part."""
     with Ledger(folder) as ledger:
         run, names = ledger.run, {board.board: board.name for board in ledger.boards()}
+        silos = ledger.silos()
         rounds = [row.round for row in ledger.rounds()]
         shares = {s.board: s.samples for s in ledger.slices(round_) if s.redealt_from is None}
         before = {s.board: s.samples for s in ledger.slices(round_ - 1) if s.redealt_from is None}
@@ -53,9 +60,9 @@ def explain(folder: Path, round_: int) -> Facts:
         raise RunError(f"{folder}: split learning draws samples by lot; no policy divides them")
     if round_ not in rounds:
         raise RunError(f"{folder}: there is no round {round_}; rounds 1 to {max(rounds, default=0)} were planned")
-    made = planner.make(policy(run.policy), len(names), run.budget, minimum_of(folder))
+    made = planner_of(run, folder, run.policy)
     recovery.replay(made, folder, before=round_)
-    controller, present = made.controller, list(shares)
+    controller, present = made.controller, sorted(shares)
     facts: Facts = {
         "schema": SCHEMA, "run": run.run_id, "policy": run.policy, "round": round_, "budget": run.budget,
         "equal_share": run.budget / len(present),
@@ -71,10 +78,18 @@ def explain(folder: Path, round_: int) -> Facts:
         for i in present
     ]  # fmt: skip
     kind = policy(run.policy)
-    if kind.kind == "weighted":
-        facts |= _weighted(kind, controller, present, entries, run.budget)
-    elif kind.kind == "frontier":
+    if kind.kind == "frontier":
         facts |= _frontier(made, controller, present, entries)
+    each: list[Facts] = []
+    for silo in silos:
+        own = [entry for i, entry in zip(present, entries, strict=True) if i in silo.boards]
+        for entry in own if silo.name else ():
+            entry["silo"] = silo.name
+        here = [i for i in present if i in silo.boards]
+        found = _weighted(kind, controller, here, own, silo.budget) if kind.kind == "weighted" and own else {}
+        said = {"silo": silo.name, "budget": silo.budget, "equal_share": silo.budget / max(1, len(own))}
+        each.append({**said, **found} if silo.name else found)
+    facts |= {"silos": each} if run.silos else each[0]
     return {**facts, "boards": entries}
 
 
@@ -143,8 +158,11 @@ def _frontier(
             "marginal_j": pace.energy_per_sample_j - pace.wait_w * pace.seconds_per_sample, "floor": pace.minimum,
             "new_share": share, "ends_s": pace.seconds(entry["samples"]),
         }  # fmt: skip
-    seconds, joules = cost(loop.paces, [entry["samples"] for entry in entries])
-    shortest = frontier("frontier:time", loop.paces, sum(entry["samples"] for entry in entries))
+    lots = [0] * len(controller.budgets)
+    for entry, pace in zip(entries, loop.paces, strict=True):
+        lots[pace.group] += entry["samples"]
+    seconds, joules = cost(loop.paces, [entry["samples"] for entry in entries], len(lots))
+    shortest = frontier("frontier:time", loop.paces, lots)
     return {
         **facts, "notes": list(loop.notes), "predicted_seconds": seconds, "predicted_j": joules,
         "new_seconds": loop.plan.seconds, "new_j": loop.plan.energy_j, "bound_j": loop.plan.real_j,
@@ -162,14 +180,19 @@ def words(facts: Facts, board: str | None = None) -> list[str]:
         known = ", ".join(entry["board"] for entry in facts["boards"])
         raise RunError(f"round {facts['round']} had no board {board!r}; there were: {known}")
     lines = [f"{facts['run']}, round {facts['round']}: {facts['budget']} samples by policy {facts['policy']}"]
-    kind = facts.get("kind")
-    lines += _plan_words(facts) if kind else ["shares do not follow costs: all get the same, or what round 1 measured"]
-    for entry in entries:
-        lines += [
-            "",
-            f"{entry['board']}: {_versus(entry['samples'], facts['equal_share'])}",
-        ]
-        lines += [f"  {text}" for text in _board_words(facts, entry)]
+    groups = facts.get("silos", [facts])
+    if "kind" in facts:
+        lines += _plan_words(facts)
+    elif not any("kind" in group for group in groups):
+        lines.append("shares do not follow costs: all get the same, or what round 1 measured")
+    for group in groups:
+        own = [entry for entry in entries if entry.get("silo") == group.get("silo")]
+        if own and "silo" in group:
+            lines += ["", f"silo {group['silo']}: {group['budget']} samples, which are dealt in it alone"]
+            lines += [f"  {text}" for text in _plan_words(group)] if "kind" in group else []
+        for entry in own:
+            lines += ["", f"{entry['board']}: {_versus(entry['samples'], group['equal_share'])}"]
+            lines += [f"  {text}" for text in _board_words(facts, entry)]
     return lines
 
 

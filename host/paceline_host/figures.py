@@ -13,6 +13,7 @@ from pathlib import Path
 from paceline.wire import ENERGY_FLAGS
 from paceline_host.closed_form import slice_seconds
 from paceline_host.ddp.figures import RankFigures, rank_figures
+from paceline_host.hfl.figures import SiloFigures, mean_of_silos, silo_figures
 from paceline_host.journal import is_held
 from paceline_host.ledger import Ledger
 from paceline_host.profile import BoardProfile
@@ -100,7 +101,8 @@ class RunFigures:
     faults: tuple[str, ...]  # of the proof that each sample was counted exactly once
     resumed: tuple[int, ...] = ()  # rounds that were interrupted and taken up again: their makespans say little
     split: SplitFigures | None = None  # of split learning
-    ranks: RankFigures | None = None  # of synchronised ranks
+    ranks: RankFigures | None = None  # of synchronised ranks; with silos their mean
+    silos: tuple[SiloFigures, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -124,7 +126,9 @@ def figures(folder: Path) -> RunFigures:
         late = _late([row for rows in accepted.values() for row in rows], names)
         run = ledger.run
         split = _split(ledger.epochs(), ledger.steps(), rounds) if run.regime == "psl" else None
-        ranks = rank_figures(ledger)
+        silos = silo_figures(ledger)
+        voided = sum(epoch.voided for epoch in ledger.epochs())
+        ranks = mean_of_silos(silos, voided) if silos else rank_figures(ledger)
     busy_s = sum(row.makespan_s for row in rounds)
     predicted = [row.predicted_s for row in rounds if row.predicted_s is not None]
     all_predicted = bool(rounds) and len(predicted) == len(rounds)
@@ -144,6 +148,7 @@ def figures(folder: Path) -> RunFigures:
         controller_fraction=sum(row.allocate_s for row in closed) / busy_s if busy_s > 0 else None, late=late,
         voided=sum(row.verdict != "accepted" for row in contributions), faults=proof.faults,
         resumed=tuple(row.round for row in closed if row.flags), split=split, ranks=ranks,
+        silos=silos,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from paceline_host.details import Details, details
 from paceline_host.figures import RunFigures
 from paceline_host.journal import JOURNAL
 from paceline_host.markup import Markup, join, table, tag
-from paceline_host.report import ROWS, UNKNOWN, Report, notes, policies, wanted
+from paceline_host.report import UNKNOWN, Report, notes, policies, rows_of
 from paceline_host.run_section import plain, seconds
 from paceline_host.style import STYLE
 
@@ -180,8 +180,7 @@ def _figures(report: Report) -> Markup:
     rows = [
         [tag("span", name.strip(), class_="sub") if name.startswith(" ") else name,
          *(cell(report, run) for run in report.runs)]
-        for name, cell in ROWS
-        if wanted(report, name)
+        for name, cell in rows_of(report)
     ]  # fmt: skip
     return tag(
         "section", tag("h2", "Figures"),

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 
 from paceline.core import permutation
 from paceline.errors import DamagedError, StorageError
+from paceline_host.hfl.silos import Silo, of_rows
 from paceline_host.journal import JOURNAL, SPOOL, check_schema, connect, explained
 from paceline_host.records import Board, Contribution, Energy, Epoch, Event, Round, Run, Slice, Step
 
+LAPSED = "lapsed"  # kind of the event that says whose budget a round left out
 Row = TypeVar("Row", Board, Contribution, Energy, Round, Epoch, Step)
 
 
@@ -98,11 +100,11 @@ class Ledger:
 
     def epochs(self) -> list[Epoch]:
         """Return what rounds of split learning were; of other regimes none."""
-        return self._rows("epoch", Epoch, order="round") if self.run.regime in ("psl", "ddp") else []
+        return self._rows("epoch", Epoch, order="round") if self.run.regime in ("psl", "ddp", "hfl") else []
 
     def rank_steps(self) -> list[tuple[int, int, bytes]]:
         """Return (round, board, figures) of synchronised ranks, by round and board; of other regimes none."""
-        if self.run.regime != "ddp":
+        if self.run.regime not in ("ddp", "hfl"):
             return []
         return [(r, b, bytes(data)) for r, b, data in self._read("SELECT * FROM rank_steps ORDER BY round, board", [])]
 
@@ -128,29 +130,48 @@ class Ledger:
     # Proof ------------------------------------------------------------------------------------------------------------
 
     def counted(self, round_: int) -> Counter[tuple[int, int]]:
-        """Return how often each (epoch, sample index) was counted in a round, from the accepted contributions alone."""
-        seed, samples = self.run.seed, self.run.samples
-        orders: dict[int, Any] = {}
+        """Return how often each (epoch, sample index) was counted in a round, from the accepted contributions alone.
+
+        Of regime hfl the samples are numbered silo by silo: which of the training set they are, only their boards know.
+        """
         found: Counter[tuple[int, int]] = Counter()
-        for epoch, begin, end in self._accepted_ranges(round_):
-            order = orders.setdefault(epoch, None)
-            if order is None:
-                order = orders[epoch] = permutation(seed, epoch, samples)
-            found.update((epoch, int(order[position])) for position in range(begin, end))
+        before = 0
+        for silo in self.silos():
+            orders: dict[int, Any] = {}
+            for epoch, begin, end in self._accepted_ranges(round_, silo.boards if silo.name else None):
+                order = orders.setdefault(epoch, None)
+                if order is None:
+                    order = orders[epoch] = permutation(self.run.seed, epoch, silo.samples)
+                found.update((epoch, before + int(order[position])) for position in range(begin, end))
+            before += silo.samples
+        return found
+
+    def silos(self) -> list[Silo]:
+        """Return who shares a budget and a stream of samples: silos, or all boards."""
+        run = self.run
+        everybody = Silo(0, "", tuple(range(run.boards)), run.budget, run.samples)
+        return of_rows(run.silos) if run.silos else [everybody]
+
+    def lapsed(self) -> dict[int, dict[str, str]]:
+        """Return whose budget lapsed in a round, and why, by round and silo."""
+        found: dict[int, dict[str, str]] = defaultdict(dict)
+        for event in self.events(LAPSED):
+            if event.round is not None:
+                found[event.round][event.detail["silo"]] = event.detail["reason"]
         return found
 
     def verify(self) -> Proof:
         """Check the laws of the ledger over all closed rounds."""
         faults: list[str] = []
         closed = [r for r in self.rounds() if r.closed_s is not None]
-        samples = 0
+        samples, lapsed = 0, self.lapsed()
         for number, row in enumerate(closed, start=1):
             ranges = self._accepted_ranges(row.round)
             if self.run.regime == "psl":
                 samples += sum(step.samples for step in self.steps(row.round))
             else:
                 samples += sum(end - begin for _, begin, end in ranges)
-            faults += self._round_faults(number, row, ranges)
+            faults += self._round_faults(number, row, ranges, lapsed.get(row.round, {}))
         for before, after in pairwise(closed):
             if before.model_sha256 != after.base_sha256:
                 faults.append(f"round {after.round} was not trained from the model that round {before.round} left")
@@ -158,30 +179,23 @@ class Ledger:
         faults += _energy_faults(energy)
         return Proof(len(closed), samples, len(energy), tuple(faults))
 
-    def _round_faults(self, number: int, row: Round, ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
-        budget, epoch_samples = self.run.budget, self.run.samples
+    def _round_faults(
+        self, number: int, row: Round, ranges: Sequence[tuple[int, int, int]], lapsed: Mapping[str, str]
+    ) -> Iterator[str]:  # fmt: skip
         if self.run.regime == "psl":
             yield from self._epoch_faults(row)
             return
         if row.round != number:
             yield f"round {number} is missing: round {row.round} follows the one before it"
-        counted = sum(end - begin for _, begin, end in ranges)
-        if counted != budget:
-            yield f"round {row.round}: {counted} samples counted, the budget is {budget}"
         sizes = {s.index: s.samples for s in self.slices(row.round)}
         for c in self.contributions(row.round, "accepted"):
             if c.samples != sizes[c.slice]:
                 yield f"round {row.round}: slice {c.slice} has {sizes[c.slice]} samples, {c.samples} were accepted"
-        place = (row.round - 1) * budget
-        for epoch, begin, end in sorted(ranges):  # together they must be the round's stretch of the stream
-            start = epoch * epoch_samples + begin
-            if not 0 <= begin < end <= epoch_samples:
-                yield f"round {row.round}: epoch {epoch} has no positions {begin}..{end - 1}"
-            if start != place:
-                what = "counted twice" if start < place else "not counted"
-                low, high = sorted((start, place))
-                yield f"round {row.round}: places {low}..{high - 1} of the stream are {what}"
-            place = max(place, epoch * epoch_samples + end)
+        for silo in self.silos():
+            where = f"round {row.round}, silo {silo.name}" if silo.name else f"round {row.round}"
+            own = self._accepted_ranges(row.round, silo.boards) if silo.name else ranges
+            if own or silo.name not in lapsed:
+                yield from _stretch_faults(where, own, silo, row.round)
 
     def _epoch_faults(self, row: Round) -> Iterator[str]:
         """Each sample is in one committed step, or its board was gone; and each board has given what the steps took."""
@@ -198,12 +212,13 @@ class Ledger:
                 f"reach, of {planned}"
             )
 
-    def _accepted_ranges(self, round_: int) -> list[tuple[int, int, int]]:
+    def _accepted_ranges(self, round_: int, boards: Sequence[int] | None = None) -> list[tuple[int, int, int]]:
         query = (
-            "SELECT ranges FROM contribution JOIN slice USING (round, slice) WHERE round = ? AND verdict = 'accepted' "
-            "ORDER BY slice"
+            "SELECT slice.board, ranges FROM contribution JOIN slice USING (round, slice) "
+            "WHERE round = ? AND verdict = 'accepted' ORDER BY slice"
         )
-        return [piece for (text,) in self._read(query, [round_]) for piece in _ranges(text)]
+        rows = [text for board, text in self._read(query, [round_]) if boards is None or board in boards]
+        return [piece for text in rows for piece in _ranges(text)]
 
     # Below ------------------------------------------------------------------------------------------------------------
 
@@ -235,6 +250,23 @@ class Ledger:
 
 def _ranges(text: str) -> tuple[tuple[int, int, int], ...]:
     return tuple((epoch, begin, end) for epoch, begin, end in json.loads(text))
+
+
+def _stretch_faults(where: str, ranges: Sequence[tuple[int, int, int]], silo: Silo, round_: int) -> Iterator[str]:
+    """Together the ranges must be a round's stretch of the stream."""
+    counted = sum(end - begin for _, begin, end in ranges)
+    if counted != silo.budget:
+        yield f"{where}: {counted} samples counted, the budget is {silo.budget}"
+    place = silo.place(round_)
+    for epoch, begin, end in sorted(ranges):
+        start = epoch * silo.samples + begin
+        if not 0 <= begin < end <= silo.samples:
+            yield f"{where}: epoch {epoch} has no positions {begin}..{end - 1}"
+        if start != place:
+            what = "counted twice" if start < place else "not counted"
+            low, high = sorted((start, place))
+            yield f"{where}: places {low}..{high - 1} of the stream are {what}"
+        place = max(place, epoch * silo.samples + end)
 
 
 def _energy_faults(rows: Sequence[Energy]) -> Iterator[str]:

@@ -6,12 +6,14 @@ core).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from paceline import Controller, allocate
 from paceline.errors import RunError, SettingsError
 from paceline.policies import Policy
+
+Silos = Sequence[tuple[Sequence[int], int]]  # boards and budget of each; none: all boards share one budget
 
 
 class Planner(Protocol):
@@ -49,10 +51,15 @@ class Measured(ABC):
 
     heeds_waits = False
 
-    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy) -> None:
-        self._budget, self._minimum = budget, minimum
+    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy, silos: Silos = ()) -> None:
+        self._minimum = minimum
+        self._silos = silos or ((tuple(range(boards)), budget),)
         kind = policy.name if policy.kind == "frontier" else "weighted"
-        self.controller = Controller(boards, budget, policy.w_energy or 0.0, minimum=minimum, policy=kind)
+        of = {board: number for number, (members, _) in enumerate(self._silos) for board in members}
+        self.controller = Controller(
+            boards, [own for _, own in self._silos], policy.w_energy or 0.0, minimum=minimum, policy=kind,
+            groups=[of[board] for board in range(boards)],
+        )  # fmt: skip
         self._present = set(range(boards))
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
@@ -73,15 +80,29 @@ class Measured(ABC):
         """Return the shares of the present boards, in their order; they sum to the budget."""
 
     def _enough(self, present: Sequence[int]) -> None:
-        if len(present) * self._minimum > self._budget:
-            raise RunError(
-                f"a budget of {self._budget} samples cannot give {len(present)} boards at least {self._minimum} each; "
-                f"raise [run] budget to {len(present) * self._minimum} or more"
-            )
+        for members, budget in self._silos:
+            here = len(set(members) & set(present))
+            if here * self._minimum > budget:
+                raise RunError(
+                    f"a budget of {budget} samples cannot give {here} boards at least {self._minimum} each; "
+                    f"raise [run] budget to {here * self._minimum} or more"
+                )
 
     def _equal(self, present: Sequence[int]) -> list[int]:
+        return self._by_costs(present, {})
+
+    def _by_costs(self, present: Sequence[int], costs: Mapping[int, float]) -> list[int]:
+        """Divide each silo's budget by costs; one that is not known is typical, where none is known all are alike."""
         self._enough(present)
-        return allocate([1.0] * len(present), self._budget, minimum=self._minimum)
+        shares: dict[int, int] = {}
+        for members, budget in self._silos:
+            here = [board for board in present if board in members]
+            known = sorted(costs[board] for board in here if board in costs)
+            typical = known[len(known) // 2] if known else 1.0
+            if here:
+                own = allocate([costs.get(board, typical) for board in here], budget, minimum=self._minimum)
+                shares.update(zip(here, own, strict=True))
+        return [shares[board] for board in present]
 
 
 class Weighted(Measured):
@@ -117,8 +138,8 @@ class EmaBatch(Measured):
 
     SMOOTHING = 0.5
 
-    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy) -> None:
-        super().__init__(boards, budget, minimum, policy)
+    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy, silos: Silos = ()) -> None:
+        super().__init__(boards, budget, minimum, policy, silos)
         self._rates: dict[int, float] = {}  # samples a second
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
@@ -127,20 +148,14 @@ class EmaBatch(Measured):
         self._rates[board] = a * new + (1 - a) * self._rates.get(board, new)
 
     def plan(self, present: Sequence[int]) -> list[int]:
-        known = sorted(self._rates[b] for b in present if b in self._rates)
-        if not known:
-            return self._equal(present)
-        self._enough(present)
-        typical = known[len(known) // 2]
-        costs = [1.0 / self._rates.get(b, typical) for b in present]
-        return allocate(costs, self._budget, minimum=self._minimum)
+        return self._by_costs(present, {board: 1.0 / rate for board, rate in self._rates.items()})
 
 
 class Static(Measured):
     """Profile once: round 1 is equal, its seconds per sample fix the split for good (its profiling round counts)."""
 
-    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy) -> None:
-        super().__init__(boards, budget, minimum, policy)
+    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy, silos: Silos = ()) -> None:
+        super().__init__(boards, budget, minimum, policy, silos)
         self._profile: dict[int, float] = {}
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
@@ -148,20 +163,16 @@ class Static(Measured):
         self._profile.setdefault(board, seconds / samples)
 
     def plan(self, present: Sequence[int]) -> list[int]:
-        known = sorted(self._profile[b] for b in present if b in self._profile)
-        if not known:
-            return self._equal(present)
-        self._enough(present)
-        typical = known[len(known) // 2]
-        return allocate([self._profile.get(b, typical) for b in present], self._budget, minimum=self._minimum)
+        return self._by_costs(present, self._profile)
 
 
-def make(policy: Policy, boards: int, budget: int, minimum: int) -> Measured:
-    """Return the planner of a policy. Raises SettingsError when the budget is below boards x minimum."""
+def make(policy: Policy, boards: int, budget: int, minimum: int, silos: Silos = ()) -> Measured:
+    """Return the planner of a policy. Raises SettingsError when a budget is below boards x minimum."""
     kinds: dict[str, type[Measured]] = {
         "equal": Equal, "static": Static, "weighted": Weighted, "frontier": Frontier, "ema-batch": EmaBatch,
     }  # fmt: skip
-    if boards * minimum > budget:
-        fault = f"[run] budget = {budget} is below {boards} boards x {minimum} samples"
-        raise SettingsError([f"{fault}; raise it to {boards * minimum} or more"])
-    return kinds[policy.kind](boards, budget, minimum, policy)
+    for members, own in silos or ((range(boards), budget),):
+        if len(members) * minimum > own:
+            fault = f"[run] budget = {own} is below {len(members)} boards x {minimum} samples"
+            raise SettingsError([f"{fault}; raise it to {len(members) * minimum} or more"])
+    return kinds[policy.kind](boards, budget, minimum, policy, silos)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -40,6 +40,9 @@ class Run:
     # What an emulated fleet declares: {"reference_seconds_per_sample", "boards": [fields of BoardProfile]}. Only the
     # report reads it, for the column of the closed form; empty with real boards.
     declared: Mapping[str, Any] = field(default_factory=dict)
+    silos: Sequence[Mapping[str, Any]] = field(
+        default_factory=list
+    )  # of regime hfl: {"name", "boards", "budget", "samples", "rule"}
     ended: Mapping[str, Any] | None = None  # {"ok", "reason", "at_s"}; None: running, or killed
 
 

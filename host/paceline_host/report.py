@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline_host.ddp.figures import RankFigures
 from paceline_host.figures import RunFigures, SplitFigures, figures
+from paceline_host.hfl.figures import SiloFigures
 from paceline_host.journal import JOURNAL
 from paceline_host.records import PARTS
 from paceline_host.runs import run_folders
@@ -101,6 +102,8 @@ def _comparison(run: RunFigures) -> str:
     return run.run.run_id.rpartition("/")[0]
 
 
+Cell = Callable[[Report, RunFigures], str]
+
 # The table ------------------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +111,7 @@ def render(report: Report) -> str:
     """Return the report as text: one column a run, one row a figure."""
     runs = report.runs
     rows: list[tuple[str, list[str]]] = [("", [run.run.policy for run in runs])]
-    rows += [(name, [cell(report, run) for run in runs]) for name, cell in ROWS if wanted(report, name)]
+    rows += [(name, [cell(report, run) for run in runs]) for name, cell in rows_of(report)]
     left = max(len(name) for name, _ in rows)
     widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(runs))]
     lines = [
@@ -128,6 +131,28 @@ def _title(report: Report) -> list[str]:
         f"seed {run.seed}"
     )
     return [text, f"data: {'; '.join(data)}"]
+
+
+def rows_of(report: Report) -> list[tuple[str, Cell]]:
+    """Return the rows that say anything of these runs, those of silos at the end."""
+    names = dict.fromkeys(silo.name for run in report.runs for silo in run.silos)
+    silos = [row for name in names for row in _silo_rows(name)]
+    return [(name, cell) for name, cell in ROWS if wanted(report, name)] + silos
+
+
+def _silo_rows(name: str) -> list[tuple[str, Cell]]:
+    def cell(figure: Callable[[SiloFigures], str]) -> Cell:
+        def found(report: Report, run: RunFigures) -> str:
+            return next((figure(silo) for silo in run.silos if silo.name == name), UNKNOWN)
+
+        return found
+
+    return [
+        (f"silo {name}: makespan, median of rounds >= 2", cell(lambda silo: _seconds(silo.makespan_s))),
+        ("  then waits for the other silos", cell(lambda silo: _seconds(silo.waited_s))),
+        ("  CV of forward times of a step", cell(lambda s: _percent(s.ranks.forward_step_cv if s.ranks else None))),
+        ("  CV of forward times of a round", cell(lambda s: _percent(s.ranks.forward_round_cv if s.ranks else None))),
+    ]
 
 
 def wanted(report: Report, name: str) -> bool:
@@ -225,7 +250,7 @@ def _proof(report: Report, run: RunFigures) -> str:
     return "NO" if run.faults else "yes" if run.rounds else UNKNOWN
 
 
-ROWS: list[tuple[str, Callable[[Report, RunFigures], str]]] = [
+ROWS: list[tuple[str, Cell]] = [
     ("makespan, whole run", lambda _, run: _seconds(run.makespan_s)),
     ("  against equal", _against("makespan")),
     ("  closed form predicts", lambda _, run: _seconds(run.predicted_s)),
@@ -242,7 +267,7 @@ ROWS: list[tuple[str, Callable[[Report, RunFigures], str]]] = [
     ("CV of forward times of a round", _ranks(lambda ranks: _percent(ranks.forward_round_cv))),
     ("slowest rank of each step, ideal is 1", _ranks(lambda r: UNKNOWN if r.slowest is None else f"{r.slowest:.3f}")),
     ("waiting in collectives, a rank and round", _ranks(lambda ranks: _seconds(ranks.exposed_s))),
-    ("drift found at rounds' begins", _ranks(lambda ranks: f"{ranks.drift:.1g}")),
+    ("drift found at rounds' begins", _ranks(lambda r: "not compared" if r.drift is None else f"{r.drift:.1g}")),
     ("accuracy at the end", _accuracy),
     ("loss at the end", _loss),
     ("controller, share of the rounds' time", lambda _, run: _percent(run.controller_fraction, 4)),
@@ -303,6 +328,12 @@ def notes(report: Report) -> list[str]:
         found += [f"{name}: readings of {board}: {', '.join(said)}" for board, said in run.joules.flags.items()]
         if run.ranks is not None and run.ranks.voided:
             found.append(f"{name}: {run.ranks.voided} groups ended before their round; their steps in flight were void")
+        for silo in run.silos:
+            if silo.lapsed:
+                numbers = ", ".join(map(str, silo.lapsed))
+                found.append(
+                    f"{name}: silo {silo.name} took no part in round {numbers}; its {silo.budget} samples lapsed"
+                )
         if run.voided:
             found.append(
                 f"{name}: {run.voided} leases ended without a counted result; their samples were dealt out again"

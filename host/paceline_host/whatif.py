@@ -17,9 +17,7 @@ from typing import Any
 
 from paceline.core import Fit
 from paceline.errors import RunError
-from paceline.policies import policy
-from paceline_host import planner
-from paceline_host.explain import minimum_of
+from paceline_host.explain import planner_of
 from paceline_host.ledger import Ledger
 from paceline_host.records import Contribution, Energy, Run
 
@@ -68,7 +66,7 @@ class Recording:
             raise RunError(f"{folder}: split learning draws samples by lot; no policy divides them")
         if not self.plans:
             raise RunError(f"{folder}: no round of it was finished, so there are no costs to replay")
-        self.minimum = minimum_of(folder)
+        self._folder = folder
         self.measured_s = sum(row.makespan_s for row in rounds if row.makespan_s is not None)
         self._costs = _costs(rows)
         self.wait_w = _without_gaps(_wait_w(energy, rows), self._costs)
@@ -107,7 +105,7 @@ class Recording:
 
     def under(self, name: str) -> Outcome:
         """Return the run under a policy, which learns from what it would have been told."""
-        made = planner.make(policy(name), len(self.names), self.run.budget, self.minimum)
+        made = planner_of(self.run, self._folder, name)
         plans: dict[int, dict[int, int]] = {}
         for round_, recorded in self.plans.items():
             present = list(recorded)

@@ -135,3 +135,31 @@ def test_a_budget_below_the_boards_minima_is_refused_with_the_missing_samples() 
 def test_policies_of_all_kinds_have_a_planner() -> None:
     for entry in (*POLICIES.values(), Policy("w_energy:0.3", "weighted", 0.3)):
         assert make(entry, 4, 120, 1).plan(range(4)) == [30] * 4
+
+
+SILOS = [((0, 3), 90), ((1, 2), 40)]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "frontier:time"])
+@given(
+    paces=st.lists(st.floats(0.01, 10.0), min_size=4, max_size=4),
+    gone=st.lists(st.sets(st.integers(0, 3), max_size=3), min_size=4, max_size=4),
+)
+def test_each_silos_budget_stays_in_it_whatever_was_reported_and_whoever_is_gone(
+    name: str, paces: list[float], gone: list[set[int]]
+) -> None:
+    planner = make(policy(name), 4, 130, 2, SILOS)
+    for away in gone:
+        present = [board for members, _ in SILOS for board in members if board not in away]
+        shares = dict(zip(present, planner.plan(present), strict=True))
+        for members, budget in SILOS:
+            here = [shares[board] for board in members if board in shares]
+            assert sum(here) == (budget if here else 0), "a silo without boards lapses, and nothing is moved"
+            assert all(share >= 2 for share in here)
+        for board, share in shares.items():
+            planner.observe(board, paces[board] * share, paces[board] * share, share)
+
+
+def test_a_silos_budget_below_its_boards_minima_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"budget = 40 is below 2 boards x 21 samples"):
+        make(policy("equal"), 4, 130, 21, SILOS)

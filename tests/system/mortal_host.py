@@ -24,6 +24,7 @@ import msgpack
 from paceline_host import checkpoint, journal, tickets
 from paceline_host.cli import main
 from paceline_host.commands import report
+from paceline_host.hfl.store import SiloStore
 from paceline_host.journal import Journal
 from paceline_host.link import HostLink
 from paceline_host.psl.store import SplitStore
@@ -92,7 +93,7 @@ def patch() -> None:
 
         return work
 
-    for store in (Store, SplitStore):
+    for store in (Store, SplitStore, SiloStore):
         for action, job_of in list(store._JOBS.items()):
             if action is not Note:
                 store._JOBS[action] = watched_job(action.__name__, job_of)

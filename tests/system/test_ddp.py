@@ -28,6 +28,7 @@ from .fleet_tools import TRAIN, Bench, Declared, until
 from .test_resume import KILLED, mortal
 
 PLANTED = Path(__file__).parent / "planted"
+FAULTS = Path(__file__).parent / "planted_faults"
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
 STEPS, ROUNDS, BUDGET = 5, 2, 60
 TASK = {"name": "mnist", "model": "cnn", "precision": "float64", "learning_rate": 0.1, "momentum": 0.9}
@@ -47,6 +48,10 @@ def experiment(
 
 @pytest.fixture(scope="module")
 def alone(pictures: Path) -> list[np.ndarray[Any, Any]]:
+    return trained_alone(pictures, ROUNDS)
+
+
+def trained_alone(pictures: Path, rounds: int) -> list[np.ndarray[Any, Any]]:
     """Train as one process would: the union batches, one mean loss. Return the weights after each round."""
     import torch
 
@@ -57,7 +62,7 @@ def alone(pictures: Path) -> list[np.ndarray[Any, Any]]:
     trainable.initial_state()
     deal = Deal([BUDGET], STEPS)
     left = []
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for step in range(STEPS):
             places = [number * BUDGET + place for place in deal.places(step, 0)]
             indices = [permutation(3, p // TRAIN, TRAIN)[p % TRAIN] for p in places]
@@ -69,20 +74,20 @@ def alone(pictures: Path) -> list[np.ndarray[Any, Any]]:
     return left
 
 
-def models(folder: Path, pictures: Path) -> list[np.ndarray[Any, Any]]:
+def models(folder: Path, pictures: Path, rounds: int = ROUNDS) -> list[np.ndarray[Any, Any]]:
     """Return the weights after each round, after checking the ledger's laws."""
     task = make("mnist", {key: value for key, value in TASK.items() if key != "name"}, 3, pictures)
     with Ledger(folder) as ledger:
         proof = ledger.verify()
         assert proof.ok, proof.faults
-        assert proof.samples == ROUNDS * BUDGET
+        assert proof.samples == rounds * BUDGET
         assert ledger.run.ended is not None
         assert ledger.run.ended["ok"], ledger.run.ended
         counted = [ledger.counted(row.round) for row in ledger.rounds()]
         assert all(set(one.values()) == {1} for one in counted)
     return [
         np.frombuffer(checkpoint.load(checkpoint.path(folder, n + 1), task.manifest)[0], np.float64)
-        for n in range(ROUNDS)
+        for n in range(rounds)
     ]
 
 
@@ -154,6 +159,29 @@ def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
             formed = [str(event.detail) for event in ledger.events("formed")]
             assert formed
             assert "again a group, of 2 ranks" in formed[-1]
+
+
+def test_a_rank_that_dies_or_diverges_in_any_phase_of_a_step_changes_nothing_of_what_is_trained(
+    tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds, marks = 8, tmp_path / "marks"
+    marks.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(FAULTS))
+    monkeypatch.setenv("PACELINE_PLANT", str(marks))
+    with Bench(tmp_path) as bench:
+        slow = {"reference_seconds_per_sample": 6.0}  # so that who was lost is back before the rounds are over
+        host = bench.host(experiment(bench, pictures, {"rounds": rounds}, task=slow))
+        assert host.ends(120.0) == 0, host.err
+        assert {path.name for path in marks.iterdir()} == {"forward", "backward", "all-reduce", "nan"}
+        folder = bench.folder / "runs" / "exp-001" / "equal"
+        assert same(models(folder, pictures, rounds), trained_alone(pictures, rounds))
+        with Ledger(folder) as ledger:
+            lost = [c for c in ledger.contributions() if c.verdict != "accepted"]
+            assert len(lost) == len({c.round for c in lost}) == 4
+            assert sum("the loss is not finite" in c.reason for c in lost) == 1
+            assert sum("the trainer process is gone" in c.reason for c in lost) == 3
+            whole = {c.board for c in ledger.contributions(rounds, "accepted")}
+            assert whole == {0, 1, 2}, "who was lost in a round is back in the next one"
 
 
 def test_a_host_killed_in_a_round_comes_to_the_same_bits(tmp_path: Path, pictures: Path) -> None:

@@ -19,6 +19,7 @@ WORKERS: dict[str, str] = {
     "pma": "paceline_agent.workers.pma:PmaWorker",
     "psl": "paceline_agent.workers.psl:PslWorker",
     "ddp": "paceline_agent.workers.ddp:DdpWorker",
+    "hfl": "paceline_agent.workers.hfl:HflWorker",
 }
 
 

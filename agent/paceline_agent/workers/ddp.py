@@ -12,7 +12,7 @@ import json
 import struct
 import traceback
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -59,7 +59,7 @@ class DdpWorker:
 
     def warm_up(self, batch: int) -> None:
         self._trainable.initial_state()
-        x, y = self._trainable.batch(range(min(batch, self.samples)), 0)
+        x, y = self._trainable.batch(self._some(min(batch, self.samples)), 0)
         loss = torch.nn.functional.cross_entropy(self._trainable.flat.module(x), y)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
 
@@ -187,13 +187,21 @@ class DdpWorker:
             epoch, position = divmod(place, self.samples)
             length = min(own, self.samples - position)
             if self._order[0] != epoch:
-                self._order = epoch, permutation(self._seed, epoch, self.samples)
+                self._order = epoch, self._order_of(epoch)
             parts.append(self._trainable.batch(self._order[1][position : position + length], epoch))
             place, own = place + length, own - length
             if not own:
                 break
         xs, ys = zip(*parts, strict=True)
         return (xs[0], ys[0]) if len(parts) == 1 else (torch.cat(xs), torch.cat(ys))
+
+    def _some(self, count: int) -> Sequence[int]:
+        """Return the numbers of so many samples, whichever."""
+        return range(count)
+
+    def _order_of(self, epoch: int) -> Sequence[int]:
+        """Return the numbers of the samples in the order in which an epoch goes through them."""
+        return permutation(self._seed, epoch, self.samples)
 
 
 def drift(trainable: Trainable, theirs: bytes) -> float:

@@ -49,6 +49,10 @@ class Mnist:
             entries.append((f"layer{layer}.bias", "float32", (outputs,), "parameter"))
         return entries
 
+    def labels(self) -> NDArray[np.uint8]:
+        """Return the labels of all training samples."""
+        return self.data.train.labels()
+
     def initial(self) -> bytes:
         """Weights and biases uniform in +-1/sqrt(inputs), each layer's draws following the one before."""
         model = Model(self)

@@ -26,7 +26,7 @@ class RankFigures:
     forward_round_cv: float | None  # CV of the ranks' sums over a round
     slowest: float | None  # sum over steps of the slowest rank's compute, against all ending at once: 1 is ideal
     exposed_s: float | None  # mean over the ranks of what they waited in a round's collectives
-    drift: float  # the largest that was found when rank 0's state was broadcast
+    drift: float | None  # the largest that was found when rank 0's state was broadcast; None: not compared
     voided: int  # groups that ended before their round did
 
 
@@ -41,24 +41,26 @@ class RoundOfRanks:
     drift: float
 
 
-def rounds_of(ledger: Ledger) -> list[RoundOfRanks]:
-    """Return the closed rounds of a run of synchronised ranks. Raises DamagedError."""
+def rounds_of(ledger: Ledger, boards: Sequence[int] | None = None) -> list[RoundOfRanks]:
+    """Return the closed rounds of a run of synchronised ranks, or of those of a silo. Raises DamagedError."""
     samples: dict[tuple[int, int], int] = defaultdict(int)
     for part in ledger.contributions(verdict="accepted"):
         samples[part.round, part.board] += part.samples
     tables: dict[int, dict[int, list[tuple[float, ...]]]] = defaultdict(dict)
     drifts: dict[int, float] = defaultdict(float)
     for number, board, data in ledger.rank_steps():
+        if boards is not None and board not in boards:
+            continue
         drift, tables[number][board] = read(data)
         drifts[number] = max(drifts[number], drift)
     out = []
-    for number, boards in sorted(tables.items()):
-        shares = [samples[number, board] for board in boards]
+    for number, found in sorted(tables.items()):
+        shares = [samples[number, board] for board in found]
         out.append(
             RoundOfRanks(
-                number, imbalance(_column(list(boards.values()), FORWARD), shares),
-                imbalance(_column(list(boards.values()), COMPUTE), shares),
-                {board: sum(row[EXPOSED] for row in rows) for board, rows in boards.items()}, drifts[number],
+                number, imbalance(_column(list(found.values()), FORWARD), shares),
+                imbalance(_column(list(found.values()), COMPUTE), shares),
+                {board: sum(row[EXPOSED] for row in rows) for board, rows in found.items()}, drifts[number],
             )
         )  # fmt: skip
     return out
@@ -81,9 +83,9 @@ def _column(tables: Sequence[Sequence[tuple[float, ...]]], which: int) -> list[l
     return [[row[which] for row in step] for step in zip(*tables, strict=True)]
 
 
-def rank_figures(ledger: Ledger) -> RankFigures | None:
-    """Return the figures of a run; None: of another regime, or no round is closed."""
-    rounds = rounds_of(ledger)
+def rank_figures(ledger: Ledger, boards: Sequence[int] | None = None) -> RankFigures | None:
+    """Return the figures of a run, or of some of its boards; None: of another regime, or no round is closed."""
+    rounds = rounds_of(ledger, boards)
     if not rounds:
         return None
     later = rounds[1:]

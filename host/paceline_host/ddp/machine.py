@@ -174,12 +174,10 @@ class RankMachine(Muster):
         if not again:
             self.round += 1
             self._counted = {key for key in self._counted if key[0] >= self.round - 1}
-            slices = Pma(self.facts.samples, self.facts.budget).plan(
-                self.round, list(zip(present, self._planner.plan(present), strict=True))
-            )
-            self._next_index = len(slices)
+            slices = self._slices(present)
+            self._next_index = slices[-1].index + 1
         else:
-            slices = list(again)
+            slices = again
         place = (self.round - 1) * self.facts.budget
         self._plan_ = RoundPlan(slices, place, self.ranks.steps, self.ranks.minimum, self._next_index)
         self._fresh = {item.board for item in slices} != set(present)
@@ -192,6 +190,11 @@ class RankMachine(Muster):
             self._stored(s.SlicesStored(tuple(slices)), now_s)
         else:
             self._out.append(s.StoreSlices(tuple(slices), first=True))
+
+    def _slices(self, present: Sequence[int]) -> Sequence[Slice]:
+        """Return the slices of a round that begins."""
+        shares = list(zip(present, self._planner.plan(present), strict=True))
+        return Pma(self.facts.samples, self.facts.budget).plan(self.round, shares)
 
     def _stored(self, event: s.SlicesStored, now_s: float) -> None:
         if self.phase == "planning" and self.stage == PLAN:
@@ -548,24 +551,29 @@ class RankMachine(Muster):
     def _round_done(self, event: s.RoundDone, now_s: float) -> None:
         if self.phase != "closing":
             return
-        self._base = event.model_sha256
+        self._settle(event.model_sha256, event.model_sha256, now_s)
+        if event.round >= self.facts.rounds:
+            self._end("finished", now_s)
+        else:
+            self._plan(now_s)
+
+    def _settle(self, left_sha256: str, base_sha256: str, now_s: float) -> None:
+        """The round is on disk, and left this state with its ranks; the next one begins with the base."""
+        self._base = base_sha256
         self._holders = set()
         for index, member in self._work.items():
             board, result = self.boards[index], member.hold.result
             self._counted.add((member.hold.slice.round, member.hold.slice.index))
-            if result is not None and result.update_sha256 == self._base and board.usable:
-                self._holders.add(index)
+            if result is not None and result.update_sha256 == left_sha256 and board.usable:
+                if left_sha256 == base_sha256:
+                    self._holders.add(index)
             elif result is not None:
-                text = f"its state after round {event.round} is {result.update_sha256[:12]}, expected {self._base[:12]}"
+                text = f"its state after round {self.round} is {result.update_sha256[:12]}, expected {left_sha256[:12]}"
                 self._out.append(s.Note("drift", f"{board.name}: {text}", index))
             if board.session is not None and board.session.lease == member.hold.number:
                 self._hold(index, Answer(board.session.nonce, member.hold.number, "accepted", "", 0))
             board.lease, board.since_s = None, now_s
         self._work, self._order = {}, []
-        if event.round >= self.facts.rounds:
-            self._end("finished", now_s)
-        else:
-            self._plan(now_s)
 
     # Lost ranks -----------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class RoundPlan:
             mine, rest = cut(item.ranges, [given, item.samples - given])
             left += rest
             if given:
-                kept.append(Slice(item.round, self.next_index + len(kept), item.board, mine, item.index))
+                kept.append(item.dealt(self.next_index + len(kept), item.board, mine))
         self.next_index += len(kept)
         self.counted += [(item, new) for item in kept]
         self.place += deal.done(new) if deal is not None else 0
@@ -89,7 +89,7 @@ class RoundPlan:
         shares = [pair for pair in shares if pair[1]]
         parts = cut(ranges, [count for _, count in shares])
         self.slices = [
-            Slice(old.round, self.next_index + i, board, part, old.index)
+            old.dealt(self.next_index + i, board, part)
             for i, ((board, _), part) in enumerate(zip(shares, parts, strict=True))
         ]
         self.next_index += len(self.slices)

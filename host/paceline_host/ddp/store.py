@@ -16,7 +16,7 @@ from paceline.tasks import Task
 from paceline.tasks.modules import Trainable
 from paceline_host import checkpoint, records
 from paceline_host import steps as s
-from paceline_host.ddp.steps import CloseSteps, KeepState, StateKept, StateRefused
+from paceline_host.ddp.steps import CloseSteps, KeepState, RankPart, StateKept, StateRefused
 from paceline_host.psl.store import read_state, write_state
 from paceline_host.recovery import Recovered
 from paceline_host.reducer import Refused
@@ -51,29 +51,47 @@ class RankStore(Store):
         return [s.SlicesStored(action.slices)]
 
     def _keep(self, job: Job) -> list[StoreEvent]:
+        action = job.action
+        assert isinstance(action, KeepState)
+        found = self._judged(job, self._history)
+        if not isinstance(found, StateKept):
+            return [found]
+        self._kept = bytes(job.upload or b"")
+        return [found]
+
+    def _judged(self, job: Job, history: list[float]) -> StateKept | StateRefused:
+        """Verify the state that came in; `history`: norms of those before it, to which its own is added."""
         action, upload = job.action, job.upload
         assert isinstance(action, KeepState)
         assert upload is not None
         digest = checkpoint.sha256(upload)
         if digest != action.result.update_sha256:
-            return [StateRefused(action.board, action.lease, "the state does not match its hash")]
-        state = bytes(upload)
-        weights = memoryview(state)[: len(self._weights)]
-        verdict = self._reducer.verify(weights, self._weights, action.steps, self._history)
+            return StateRefused(action.board, action.lease, "the state does not match its hash")
+        weights = memoryview(upload)[: len(self._weights)]
+        verdict = self._reducer.verify(weights, self._weights, action.steps, history)
         if isinstance(verdict, Refused):
-            return [StateRefused(action.board, action.lease, verdict.reason)]
-        self._history = [*self._history[-9:], verdict.norm_per_step]
-        self._kept, self._norm = state, verdict.norm_per_step
-        return [StateKept(action.board, action.lease, digest)]
+            return StateRefused(action.board, action.lease, verdict.reason)
+        history[:] = [*history[-9:], verdict.norm_per_step]
+        return StateKept(action.board, action.lease, digest)
 
     def _close(self, job: Job) -> list[StoreEvent]:
         action = job.action
         assert isinstance(action, CloseSteps)
         assert self._kept is not None
-        self.model, self._kept = self._kept, None
-        self.model_sha256 = checkpoint.sha256(self.model)
-        self._weights = self.model[: len(self._weights)]
+        state, self._kept = self._kept, None
+        self._go_on_from(state)
+        return self._closed(job, action, self._rows(action, job.at_s, self._history[-1]))
+
+    def _go_on_from(self, state: bytes) -> None:
+        """The next round begins with this state."""
+        self.model, self.model_sha256 = state, checkpoint.sha256(state)
+        self._weights = state[: len(self._weights)]
         self._weights_sha256 = checkpoint.sha256(self._weights)
+
+    def _closed(
+        self, job: Job, action: CloseSteps, rows: Sequence[records.Contribution], left: int = 0
+    ) -> list[StoreEvent]:
+        """Checkpoint, evaluate and journal a round whose state is there."""
         number = action.round
         state_sha256 = write_state(self._folder, number, self.model, fsync=self._run.fsync)
         checkpoint.save(
@@ -83,19 +101,20 @@ class RankStore(Store):
         began_s = time.perf_counter()
         quality = self._task.evaluate(self._weights)
         evaluation_s = time.perf_counter() - began_s
-        rows = [(self._row(action, index, job.at_s), None) for index in range(len(action.parts))]
-        self._journal.add_contributions(rows)
+        self._journal.add_contributions([(row, None) for row in rows])
         self._journal.close_round(
             number, closed_s=job.at_s, model_sha256=self._weights_sha256, evaluation_s=evaluation_s, loss=quality.loss,
-            accuracy=quality.accuracy, metric=quality.metric, flags=self._flags(number),
+            accuracy=quality.accuracy, metric=quality.metric, flags=self._flags(number), left=left,
         )  # fmt: skip
-        epoch = records.Epoch(number, action.steps, action.voided, 0, 0, 0, 0.0, "", state_sha256)
+        epoch = records.Epoch(number, action.steps, action.voided, left, 0, 0, 0.0, "", state_sha256)
         self._journal.add_epoch(epoch, [])
         self._journal.add_rank_steps([(number, board, data) for board, data in sorted(action.figures.items())])
         return [s.RoundDone(number, self.model_sha256)]
 
-    def _row(self, action: CloseSteps, index: int, at_s: float) -> records.Contribution:
-        part = action.parts[index]
+    def _rows(self, action: CloseSteps, at_s: float, norm: float) -> list[records.Contribution]:
+        return [self._row(action, part, at_s, norm) for part in action.parts]
+
+    def _row(self, action: CloseSteps, part: RankPart, at_s: float, norm: float) -> records.Contribution:
         result, commit = part.result, part.commit
         known: dict[str, Any] = {"reason": "its account is with its last slice of the round, or it was lost"}
         if result is not None and commit is not None:
@@ -103,7 +122,7 @@ class RankStore(Store):
                 "compute_us": result.compute_us, "compute_uj": commit.compute_uj, "compute_bound_uj": commit.bound_uj,
                 "energy_source": commit.energy_source, "energy_flags": commit.energy_flags,
                 "overruns": result.overruns, "late_us": result.late_us, "update_sha256": result.update_sha256,
-                "update_norm": self._norm,
+                "update_norm": norm,
             }  # fmt: skip
         return records.Contribution(
             part.slice.round, part.slice.index, action.attempt, part.lease, part.board, "accepted", at_s,

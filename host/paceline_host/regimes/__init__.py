@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Protocol
+from typing import Protocol, Self
 
 from paceline.errors import RunError
 from paceline.quick import quicken
@@ -29,6 +29,10 @@ class Slice:
     def samples(self) -> int:
         """How many samples the ranges hold."""
         return sum(end - begin for _, begin, end in self.ranges)
+
+    def dealt(self, index: int, board: int, ranges: tuple[Range, ...]) -> Self:
+        """Return some of its ranges as a slice that takes its place, of the same kind."""
+        return replace(self, index=index, board=board, ranges=ranges, redealt_from=self.index)
 
 
 quicken((Slice,))
