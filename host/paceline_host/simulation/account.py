@@ -82,12 +82,14 @@ class Account:
             joules["compute"] += energy_uj
             spans["compute"] += span_us
             unknown |= set() if known else {"compute"}
-        parts = [None if name in unknown else joules[name] for name in CATEGORIES]
+        compute, wait, transfer, wasted, other = (
+            None if name in unknown else joules[name] for name in CATEGORIES
+        )  # fmt: skip
         total = None if unknown else sum(joules.values())
         flags = ENERGY_FLAGS["unknown"] if unknown else 0
         return Energy(
-            1, 1, run, round_, *parts, total, None if unknown else 0, self._at_us - self._begin_us, self._covered_us,
-            SOURCE, flags, None if unknown else 0, None if "compute" in unknown else 0, spans["wait"],
+            1, 1, run, round_, compute, wait, transfer, wasted, other, total, None if unknown else 0,
+            self._at_us - self._begin_us, self._covered_us, SOURCE, flags, None if unknown else 0, None if "compute" in unknown else 0, spans["wait"],
         )  # fmt: skip
 
     def _add(self, category: str, energy_uj: int, span_us: int, known: bool) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A board in virtual time: the production AgentMachine, with a trainer, a meter and a link that are models.
 
-It does what the agent's loop does, but for the hardware: it carries out the machine's actions, and says what came of it.
+It does what the agent's loop does, hardware apart: it carries out the machine's actions and says what came of them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Clock:
 
     def due(self, when_s: float) -> float:
         """Return when something that was asked for at an instant happens."""
-        return when_s if when_s > self.now_s else self.now_s
+        return max(self.now_s, when_s)
 
     def run(self, over: Callable[[], bool], until_s: float = float("inf")) -> None:
         """Let things happen until `over`. Raises RunError when nothing is left, or when time stands still."""

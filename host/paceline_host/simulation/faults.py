@@ -92,10 +92,10 @@ def drawn(rate: float, boards: int, rounds: int, seed: int) -> list[Fault]:
             if kind == "leave" and board == 0:
                 continue
             found.append(Fault(board, round_, kind))
-            back = {"leave": Fault(board, round_ + _AWAY, "return"), "throttle": Fault(board, round_ + _AWAY, kind, 1.0),
-                    "load": Fault(board, round_ + _AWAY, kind, 1.0)}.get(kind)  # fmt: skip
-            if back is not None:
-                found.append(back)
+            if kind == "leave":
+                found.append(Fault(board, round_ + _AWAY, "return"))
+            elif kind in ("throttle", "load"):
+                found.append(Fault(board, round_ + _AWAY, kind, 1.0))
     return found
 
 

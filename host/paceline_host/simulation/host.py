@@ -56,12 +56,13 @@ class SimulatedHost:
         self._jobs: list[Job] = []
         self._uploads: dict[int, bytearray] = {}
         self._timer = Timer(clock, self._turn)
-        self._silent_s = float("inf")
+        self._silent_s = self._due_s = float("inf")
 
     def begin(self, machine: m.RoundMachine) -> None:
         """Serve a run."""
         self.machine = machine
-        self._wake()
+        self._timer.set(machine.wake_s())
+        self._due_s = machine.wake_s()
 
     def stop(self, reason: str) -> None:
         """End the run in order, at the next turn."""
@@ -70,7 +71,7 @@ class SimulatedHost:
 
     def arrive(self, *arrival: Any) -> None:
         """Take a message of a board, an Arrival; it is heard at the next turn."""
-        self._arrivals.append(arrival)  # type: ignore[arg-type]
+        self._arrivals.append(arrival)
         self._wake()
 
     # A turn ---------------------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ class SimulatedHost:
     def _turn(self) -> None:
         if self.finish is not None:
             return
-        now_s, due_s = self._clock.now_s, self.machine.wake_s()
+        now_s = self._clock.now_s
         self._free_s = now_s + self._turn_s
         while self._arrivals:
             self._hear(*self._arrivals.popleft())
@@ -93,14 +94,15 @@ class SimulatedHost:
         if self.stop_reason:
             self._step(m.Stop(self.stop_reason))
             self.stop_reason = ""
-        if now_s >= due_s:
+        if now_s >= self._due_s:
             self._step(m.Tick())
         if self._jobs:
             jobs, self._jobs = self._jobs, []
             if events := self._store.do(jobs):
                 self._clock.later(COMMIT_S, lambda: self._told(events))
         self._silent_s = self.peers.next_silence_s()
-        self._timer.set(max(min(self.machine.wake_s(), self._silent_s), self._free_s))
+        self._due_s = self.machine.wake_s()
+        self._timer.set(max(min(self._due_s, self._silent_s), self._free_s))
 
     def _told(self, events: Sequence[Any]) -> None:
         self._events.extend(events)

@@ -33,5 +33,5 @@ class Line:
         """Let `arrive` happen when a message of that size has come over."""
         model, now_s = self._model, self._clock.now_s
         nbytes = header_bytes + payload_bytes * model.weight
-        self._free_s = (self._free_s if self._free_s > now_s else now_s) + nbytes / model.bytes_per_s
+        self._free_s = (max(now_s, self._free_s)) + nbytes / model.bytes_per_s
         self._clock.at(self._free_s + model.latency_s, arrive)

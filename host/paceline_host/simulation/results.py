@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of simulated runs, and their table. Unknown is None. The same figures that a report takes from a journal."""
+"""The figures of simulated runs, and their table. Unknown is None. A report finds the same ones in a journal."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ class RoundOutcome:
     shares: Mapping[int, int]
     compute_us: dict[int, int] = field(default_factory=dict)  # by board
     samples: int = 0
+    cv: float | None = None  # kept when the rest is forgotten
 
     def delivered(self, board: int, samples: int, compute_us: int) -> None:
         """A board has delivered a slice."""
@@ -31,9 +33,16 @@ class RoundOutcome:
     @property
     def compute_cv(self) -> float | None:
         """Population coefficient of variation of compute times."""
-        values = list(self.compute_us.values())
+        if self.cv is not None:
+            return self.cv
+        values = [float(us) for us in self.compute_us.values()]
         mean = statistics.fmean(values) if values else 0.0
-        return statistics.pstdev(values) / mean if mean > 0 else None
+        return math.sqrt(statistics.fmean((us - mean) ** 2 for us in values)) / mean if mean > 0 else None
+
+    def forget(self) -> None:
+        """Keep the figures, not what each board did."""
+        self.cv = self.compute_cv
+        self.shares, self.compute_us = {}, {}
 
 
 @dataclass(frozen=True)
@@ -81,37 +90,46 @@ def outcome(
     policy: str, finish: Finish, round_s: Sequence[float], rounds: Mapping[int, RoundOutcome],
     energy: Mapping[tuple[int, int], Energy], lost: int,
 ) -> Outcome:  # fmt: skip
-    """Return the figures of a run. Rounds that were not closed count for nothing but their joules."""
-    closed = [rounds[number] for number in range(1, len(round_s) + 1)]
+    """Return the figures of a run over a link. Rounds that were not closed count for nothing but their joules."""
     known = [e for e in energy.values() if e.total_uj is not None]
     windows: dict[int, int] = {}
     for board, _ in energy:
         windows[board] = windows.get(board, 0) + 1
     unknown = {board for (board, _), e in energy.items() if e.total_uj is None}
     unknown |= {board for board, count in windows.items() if count > 1}  # nobody saw it in between
-    parts = {name: sum(getattr(e, f"{name}_uj") or 0 for e in known) * 1e-6 for name in PARTS}
+    parts = {name: sum(getattr(e, f"{name}_uj") or 0 for e in known) * 1e-6 for name in PARTS} if known else None
+    return of_rounds(policy, finish, round_s, rounds, parts, len(unknown), lost)
+
+
+def of_rounds(
+    policy: str, finish: Finish, round_s: Sequence[float], rounds: Mapping[int, RoundOutcome],
+    parts_j: Mapping[str, float] | None, unknown: int, lost: int,
+) -> Outcome:  # fmt: skip
+    """Return the figures of a run."""
+    closed = [rounds[number] for number in range(1, len(round_s) + 1)]
     return Outcome(
         policy, "finished" if finish.ok else finish.reason, tuple(round_s), tuple(row.compute_cv for row in closed),
-        sum(row.samples for row in closed), lost, sum(e.total_uj or 0 for e in known) * 1e-6 if known else None,
-        parts if known else None, len(unknown), tuple(row.shares for row in closed),
+        sum(row.samples for row in closed), lost, sum(parts_j.values()) if parts_j is not None else None, parts_j,
+        unknown, tuple(row.shares for row in closed),
     )  # fmt: skip
 
 
 def table(outcomes: Sequence[Outcome], title: str) -> list[str]:
     """Return a line for each policy; changes are against the first."""
     lines = [
-        title, "", f"{'policy':24} {'rounds':>6} {'makespan':>11} {'':>8} {'of a round':>11} {'joules':>11} {'':>8} "
-        f"{'waiting':>11} {'CV':>8}  {'lost':>4}",
+        title, "", f"{'policy':24} {'rounds':>6} {'makespan':>11} {'':>8} {'median >= 2':>11} {'joules':>14} {'':>8} "
+        f"{'waiting':>14} {'CV':>8} {'lost':>5}",
     ]  # fmt: skip
     lines.append("-" * len(lines[-1]))
-    first = outcomes[0] if outcomes else None
-    for one in outcomes:
-        assert first is not None
+    for number, one in enumerate(outcomes):
+        first = outcomes[0] if number else None
         waits = None if one.parts_j is None else one.parts_j["wait"]
+        seconds = _change(one.makespan_s, first.makespan_s) if first is not None else ""
+        joules = _change(one.joules, first.joules) if first is not None and not one.unknown + first.unknown else ""
         lines.append(
-            f"{one.policy:24} {len(one.round_s):>6} {_s(one.makespan_s):>11} {_change(one.makespan_s, first.makespan_s):>8} "
-            f"{_s(one.later_s):>11} {_j(one.joules, one.unknown):>11} {_change(one.joules, first.joules):>8} "
-            f"{_j(waits, one.unknown):>11} {_percent(one.later_cv):>8}  {one.lost:>4}"
+            f"{one.policy:24} {len(one.round_s):>6} {_s(one.makespan_s):>11} {seconds:>8} {_s(one.later_s):>11} "
+            f"{_j(one.joules, one.unknown):>14} {joules:>8} {_j(waits, one.unknown):>14} "
+            f"{_percent(one.later_cv):>8} {one.lost:>5}"
         )
     lines += [f"- {one.policy}: {one.state}" for one in outcomes if one.state != "finished"]
     lines += [
@@ -134,4 +152,4 @@ def _percent(value: float | None) -> str:
 
 
 def _change(value: float | None, first: float | None) -> str:
-    return "" if value is None or not first or value is first else f"{100 * (value / first - 1):+.1f} %"
+    return "" if value is None or not first else f"{100 * (value / first - 1):+.1f} %"

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline import settings
 from paceline.policies import policy
 from paceline.wire import Energy, clip
 from paceline_host import machine as m
@@ -158,18 +157,15 @@ def opened(
     clock = Clock()
     run_id = f"{folder.parent.name}/{folder.name}" if folder is not None else f"simulated/{policy_name}"
     row = records.Run(
-        run_id=clip(run_id), policy=policy_name, regime="pma", seed=scenario.seed, budget=scenario.budget_of(len(names)),
-        rounds=scenario.rounds, samples=scenario.samples, batch=scenario.batch, task=NAME, data_label="none: simulated",
-        energy_required=False, boards=len(names), fsync=False, declared=declared,
+        run_id=clip(run_id), policy=policy_name, regime="pma", seed=scenario.seed,
+        budget=scenario.budget_of(len(names)), rounds=scenario.rounds, samples=scenario.samples, batch=scenario.batch,
+        task=NAME, data_label="none: simulated", energy_required=False, boards=len(names), fsync=False,
+        declared=declared,
     )  # fmt: skip
     rows = [records.Board(i, name) for i, name in enumerate(names)]
     task = TrivialTask(scenario.samples, scenario.seconds_per_sample)
-    kind = (
-        MemoryStore(Path(), row, rows, task, lambda: clock.now_s)
-        if folder is None
-        else InlineStore(folder, row, rows, task, lambda: clock.now_s)
-    )
-    with kind as store:
+    kind = MemoryStore if folder is None else InlineStore
+    with kind(folder or Path(), row, rows, task, lambda: clock.now_s) as store:
         yield World(scenario, names, models, policy_name, store, row, clock, due)
 
 
@@ -178,6 +174,3 @@ def simulate(world: World, policy_name: str, stopping: Callable[[], bool]) -> Ou
     finish = world.run(stopping)
     closed = world.machine.round_seconds
     return outcome(policy_name, finish, closed, world.tally.rounds, world.tally.energy, world.tally.lost)
-
-
-__all__ = ["World", "apply", "opened", "settings", "simulate"]
