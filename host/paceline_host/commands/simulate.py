@@ -86,6 +86,8 @@ def _simulate(arguments: argparse.Namespace, talk: Talk) -> int:
         interrupts.append(number)
         if len(interrupts) > 1:  # twice: now
             sys.exit(128 + number)
+        if arguments.controller_only:
+            raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
@@ -147,7 +149,7 @@ def _in_full(fleet: Fleet, name: str, folder: Path | None, stopping: Callable[[]
 def _alone(fleet: Fleet, name: str, folder: Path | None, stopping: Callable[[], bool], said: _Said) -> Outcome:
     from paceline_host.simulation.run import run_alone
 
-    return run_alone(fleet, name, stopping, said.round_ends)
+    return run_alone(fleet, name, said.round_ends)
 
 
 class _Said:

@@ -89,7 +89,8 @@ class Account:
         flags = ENERGY_FLAGS["unknown"] if unknown else 0
         return Energy(
             1, 1, run, round_, compute, wait, transfer, wasted, other, total, None if unknown else 0,
-            self._at_us - self._begin_us, self._covered_us, SOURCE, flags, None if unknown else 0, None if "compute" in unknown else 0, spans["wait"],
+            self._at_us - self._begin_us, self._covered_us, SOURCE, flags,
+            None if unknown else 0, None if "compute" in unknown else 0, spans["wait"],
         )  # fmt: skip
 
     def _add(self, category: str, energy_uj: int, span_us: int, known: bool) -> None:

@@ -23,49 +23,74 @@ from paceline_host.simulation.world import apply
 
 def simulate_alone(
     scenario: Scenario, models: Sequence[BoardModel], name: str, due: Mapping[int, Sequence[Fault]],
-    stopping: Callable[[], bool], on_round: Callable[[int, float], None],
+    on_round: Callable[[int, float], None],
 ) -> Outcome:  # fmt: skip
-    """Return one policy's figures. `on_round` is told each round and how long, really, its plan and reports took."""
-    budget = scenario.budget_of(len(models))
-    made = planner.make(policy(name), len(models), budget, scenario.minimum)
-    away: set[int] = set()
-    unknown: set[int] = set()
+    """Return one policy's figures, after KeyboardInterrupt those of the rounds until then.
+
+    `on_round` is told each round and how long, really, its plan and reports took.
+    """
+    run = _Alone(scenario, models, name)
     round_s: list[float] = []
-    rounds: dict[int, RoundOutcome] = {}
-    compute_j = wait_j = 0.0
     for number in range(1, scenario.rounds + 1):
-        if stopping():
-            break
         began_s = time.perf_counter()
-        present = [i for i in range(len(models)) if i not in away] if away else list(range(len(models)))
-        shares = made.plan(present)
-        _befall(due.get(number, ()), models, away)
-        row = rounds[number] = RoundOutcome(number, dict(zip(present, shares, strict=True)))
+        try:
+            round_s.append(run.round(number, due.get(number, ())))
+        except KeyboardInterrupt:  # a plan of a million boards takes long, and nobody's journal is open
+            break
+        on_round(number, time.perf_counter() - began_s)
+    finish = Finish(True, "finished") if len(round_s) == scenario.rounds else Finish(False, "interrupted")
+    parts = {"compute": run.compute_j, "wait": run.wait_j, "transfer": 0.0, "wasted": 0.0, "other": 0.0}
+    return of_rounds(name, finish, round_s, run.rounds, parts, len(run.unknown), 0)
+
+
+class _Alone:
+    """What goes on from round to round."""
+
+    def __init__(self, scenario: Scenario, models: Sequence[BoardModel], name: str) -> None:
+        self._models = models
+        self._planner = planner.make(policy(name), len(models), scenario.budget_of(len(models)), scenario.minimum)
+        self._away: set[int] = set()
+        self.unknown: set[int] = set()
+        self.rounds: dict[int, RoundOutcome] = {}
+        self.compute_j = self.wait_j = 0.0
+
+    def round(self, number: int, faults: Sequence[Fault]) -> float:
+        """Plan a round, let it happen, report it; return its seconds."""
+        models, away = self._models, self._away
+        present = [i for i in range(len(models)) if i not in away]
+        shares = self._planner.plan(present)
+        _befall(faults, models, away)
+        row = RoundOutcome(number, dict(zip(present, shares, strict=True)))
         for i, n in zip(present, shares, strict=True):
             if n:
                 row.delivered(i, n, max(1, int(models[i].seconds(number, n) * 1e6)))
         slowest_s = max(row.compute_us.values()) * 1e-6
-        round_s.append(slowest_s)
-        for i, n in zip(present, shares, strict=True):
+        compute_j, wait_j = self._report(number, row, slowest_s)
+        if len(models) > KEEP:
+            row.forget()
+        self.rounds[number] = row
+        self.compute_j += compute_j
+        self.wait_j += wait_j
+        return slowest_s
+
+    def _report(self, number: int, row: RoundOutcome, slowest_s: float) -> tuple[float, float]:
+        """Tell the policy what each has measured; return joules of computing and of waiting."""
+        made, compute_j, wait_j = self._planner, 0.0, 0.0
+        for i, n in row.shares.items():
+            model = self._models[i]
             seconds = row.compute_us.get(i, 0) * 1e-6
-            idle_w, active_w = models[i].watts(number)
             waits_s = slowest_s - seconds
-            known = models[i].metered
-            if known:
+            idle_w, active_w = model.watts(number)
+            if model.metered:
                 compute_j += active_w * seconds
                 wait_j += idle_w * waits_s
             else:
-                unknown.add(i)
+                self.unknown.add(i)
             if n:
-                made.observe(i, seconds, active_w * seconds if known else None, n)
-            if made.heeds_waits and known and waits_s > 0.0 and idle_w > 0.0:
+                made.observe(i, seconds, active_w * seconds if model.metered else None, n)
+            if made.heeds_waits and model.metered and waits_s > 0.0 and idle_w > 0.0:
                 made.observe_wait(i, waits_s, idle_w * waits_s)
-        if len(models) > KEEP:
-            row.forget()
-        on_round(number, time.perf_counter() - began_s)
-    finish = Finish(True, "finished") if len(round_s) == scenario.rounds else Finish(False, "interrupted")
-    parts = {"compute": compute_j, "wait": wait_j, "transfer": 0.0, "wasted": 0.0, "other": 0.0}
-    return of_rounds(name, finish, round_s, rounds, parts, len(unknown), 0)
+        return compute_j, wait_j
 
 
 KEEP = 20_000  # boards; of more, no round's shares are kept

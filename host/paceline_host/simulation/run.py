@@ -27,10 +27,10 @@ def run_policy(
         return simulate(world, name, stopping)
 
 
-def run_alone(fleet: Fleet, name: str, stopping: Callable[[], bool], on_round: Callable[[int, float], None]) -> Outcome:
+def run_alone(fleet: Fleet, name: str, on_round: Callable[[int, float], None]) -> Outcome:
     """Run a policy without protocol. Raises PacelineError."""
     with _unswept():
-        return simulate_alone(fleet.scenario, fleet.models(), name, faults_of(fleet), stopping, on_round)
+        return simulate_alone(fleet.scenario, fleet.models(), name, faults_of(fleet), on_round)
 
 
 def faults_of(fleet: Fleet) -> Mapping[int, Sequence[Fault]]:
