@@ -165,10 +165,10 @@ class _Said:
             self._told_s = time.monotonic()
             self._talk(f"{self._name}: round {number} of {self._rounds}", event="progress")
 
-    def round_ends(self, number: int, took_s: float) -> None:
+    def round_ends(self, number: int, took_s: float, cpu_s: float) -> None:
         """A round of the controller alone is over."""
         if not self._quiet:
-            self._talk(f"{self._name}: round {number} of {self._rounds} took {took_s:.2f} s", event="progress")
+            self._talk(f"{self._name}: round {number} of {self._rounds} took {took_s:.2f} s, {cpu_s:.2f} s of a processor", event="progress")
 
 
 def _print(

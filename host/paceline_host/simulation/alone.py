@@ -21,23 +21,27 @@ from paceline_host.simulation.scenario import Scenario
 from paceline_host.simulation.world import apply
 
 
+OnRound = Callable[[int, float, float], None]
+KEEP = 20_000  # boards; of more, no round's shares are kept
+
+
 def simulate_alone(
     scenario: Scenario, models: Sequence[BoardModel], name: str, due: Mapping[int, Sequence[Fault]],
-    on_round: Callable[[int, float], None],
+    on_round: OnRound,
 ) -> Outcome:  # fmt: skip
     """Return one policy's figures, after KeyboardInterrupt those of the rounds until then.
 
-    `on_round` is told each round and how long, really, its plan and reports took.
+    `on_round` is told each round, and the real seconds and those of a processor that its plan and reports took.
     """
     run = _Alone(scenario, models, name)
     round_s: list[float] = []
     for number in range(1, scenario.rounds + 1):
-        began_s = time.perf_counter()
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
         try:
             round_s.append(run.round(number, due.get(number, ())))
         except KeyboardInterrupt:  # a plan of a million boards takes long, and nobody's journal is open
             break
-        on_round(number, time.perf_counter() - began_s)
+        on_round(number, time.perf_counter() - began_s, time.process_time() - began_cpu_s)
     finish = Finish(True, "finished") if len(round_s) == scenario.rounds else Finish(False, "interrupted")
     parts = {"compute": run.compute_j, "wait": run.wait_j, "transfer": 0.0, "wasted": 0.0, "other": 0.0}
     return of_rounds(name, finish, round_s, run.rounds, parts, len(run.unknown), 0)
@@ -91,9 +95,6 @@ class _Alone:
             if made.heeds_waits and model.metered and waits_s > 0.0 and idle_w > 0.0:
                 made.observe_wait(i, waits_s, idle_w * waits_s)
         return compute_j, wait_j
-
-
-KEEP = 20_000  # boards; of more, no round's shares are kept
 
 
 def _befall(faults: Sequence[Fault], models: Sequence[BoardModel], away: set[int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from paceline_host.simulation.alone import simulate_alone
+from paceline_host.simulation.alone import OnRound, simulate_alone
 from paceline_host.simulation.faults import Fault, by_round, drawn
 from paceline_host.simulation.fleet import Fleet
 from paceline_host.simulation.results import Outcome
@@ -27,7 +27,7 @@ def run_policy(
         return simulate(world, name, stopping)
 
 
-def run_alone(fleet: Fleet, name: str, on_round: Callable[[int, float], None]) -> Outcome:
+def run_alone(fleet: Fleet, name: str, on_round: OnRound) -> Outcome:
     """Run a policy without protocol. Raises PacelineError."""
     with _unswept():
         return simulate_alone(fleet.scenario, fleet.models(), name, faults_of(fleet), on_round)
