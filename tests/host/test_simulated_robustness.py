@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -95,7 +96,7 @@ def test_every_policy_comes_to_where_it_would_be_had_it_always_been_so(policy: s
 def test_larger_steps_are_gone_towards_without_a_swing(policy: str, factor: float) -> None:
     found = in_full(Boards(scenario(Fault(0, STEP, "throttle", factor), rounds=STEP + 10), SHELF), policy)
     after = found.round_s[STEP - 1 :]
-    assert all(b <= a * 1.001 for a, b in zip(after, after[1:], strict=False)), after
+    assert all(b <= a * 1.001 for a, b in pairwise(after)), after
     assert after[-1] < 1.1 * ideal(SHELF, {0: factor})
     shares = [float(row[0]) for row in found.shares[STEP - 1 :]]
     assert swings(shares, slack=0.02) == 0.0, shares

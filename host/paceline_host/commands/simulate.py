@@ -8,7 +8,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from paceline_host.simulation.results import Outcome
     from paceline_host.simulation.scenario import Scenario
 
-TALK_S = 5.0  # between two words of progress
+TALK_S = 5.0  # between two words of progress,
+LONG_S = 0.5  # but each round that takes so long has its own
 OPTIONS = {  # of the command line -> key of a scenario
     "rounds": int, "boards": int, "budget": int, "seed": int, "profile": str, "noise": float, "drift": float,
     "fault_rate": float,
@@ -73,35 +75,45 @@ def _simulate(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_host.simulation.results import table
 
     fleet = Fleet(_scenario(arguments), arguments.replay)
-    _check_size(fleet, arguments.controller_only)
+    _check(fleet, arguments.controller_only)
     folder = None
     if not (arguments.no_journal or arguments.controller_only):
         from paceline_host.comparison import new_folder
 
         stem = arguments.scenario.stem if arguments.scenario is not None else "simulated"
         folder = new_folder(arguments.runs_dir or Path("runs"), stem)
-    interrupts: list[int] = []
-
-    def interrupt(number: int, frame: object) -> None:
-        interrupts.append(number)
-        if len(interrupts) > 1:  # twice: now
-            sys.exit(128 + number)
-        if arguments.controller_only:
-            raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
     outcomes: list[Outcome] = []
-    for name in fleet.scenario.policies:
-        if not interrupts:
-            said = _Said(talk, name, fleet.scenario.rounds, quiet=arguments.quiet)
-            one = _alone if arguments.controller_only else _in_full
-            outcomes.append(one(fleet, name, folder, lambda: bool(interrupts), said))
+    with _interruptible(at_once=arguments.controller_only) as interrupts:
+        for name in fleet.scenario.policies:
+            if not interrupts:
+                said = _Said(talk, name, fleet.scenario.rounds, quiet=arguments.quiet)
+                one = _alone if arguments.controller_only else _in_full
+                outcomes.append(one(fleet, name, folder, lambda: bool(interrupts), said))
     _print(arguments, fleet, outcomes, folder, talk, table)
     if interrupts:
         talk.warning("interrupted; what is above is what was simulated until then", event="interrupted")
         return 128 + interrupts[0]
     return 0 if all(one.state == "finished" for one in outcomes) else 9
+
+
+@contextmanager
+def _interruptible(*, at_once: bool) -> Iterator[list[int]]:
+    """Give a list that Ctrl-C and SIGTERM fill; `at_once`: they end the present round, too. A second one ends all."""
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        interrupts.append(number)
+        if len(interrupts) > 1:
+            sys.exit(128 + number)
+        if at_once:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _scenario(arguments: argparse.Namespace) -> Scenario:
@@ -122,10 +134,12 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
     return settings.load_table(values, Scenario, where="simulate")
 
 
-def _check_size(fleet: Fleet, controller_only: bool) -> None:
+def _check(fleet: Fleet, controller_only: bool) -> None:
+    """Find what is wrong before any folder is made. Raises SettingsError."""
     from paceline.errors import SettingsError
     from paceline.policies import policy
     from paceline_host import planner
+    from paceline_host.simulation.run import faults_of
     from paceline_host.simulation.scenario import MOST_IN_FULL
 
     boards, scenario = len(fleet.names), fleet.scenario
@@ -133,6 +147,7 @@ def _check_size(fleet: Fleet, controller_only: bool) -> None:
         raise SettingsError(
             [f"{boards} boards are too many to speak the protocol (at most {MOST_IN_FULL}); add --controller-only"]
         )
+    faults_of(fleet)
     for name in scenario.policies:
         planner.make(policy(name), min(boards, MOST_IN_FULL), scenario.budget_of(boards), scenario.minimum)
 
@@ -159,16 +174,17 @@ class _Said:
         self._talk, self._name, self._rounds, self._quiet = talk, name, rounds, quiet
         self._told_s = time.monotonic()
 
-    def round_begins(self, number: int) -> None:
+    def round_begins(self, number: int, more: str = "") -> None:
         """A round's work is given out."""
         if not self._quiet and time.monotonic() >= self._told_s + TALK_S:
             self._told_s = time.monotonic()
-            self._talk(f"{self._name}: round {number} of {self._rounds}", event="progress")
+            self._talk(f"{self._name}: round {number} of {self._rounds}{more}", event="progress")
 
     def round_ends(self, number: int, took_s: float, cpu_s: float) -> None:
         """A round of the controller alone is over."""
-        if not self._quiet:
-            self._talk(f"{self._name}: round {number} of {self._rounds} took {took_s:.2f} s, {cpu_s:.2f} s of a processor", event="progress")
+        if took_s >= LONG_S:
+            self._told_s -= TALK_S
+        self.round_begins(number, f" took {took_s:.2f} s, {cpu_s:.2f} s of a processor")
 
 
 def _print(

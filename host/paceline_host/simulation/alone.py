@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from paceline.policies import policy
 from paceline_host import planner
@@ -19,7 +20,6 @@ from paceline_host.simulation.models import BoardModel
 from paceline_host.simulation.results import Outcome, RoundOutcome, of_rounds
 from paceline_host.simulation.scenario import Scenario
 from paceline_host.simulation.world import apply
-
 
 OnRound = Callable[[int, float, float], None]
 KEEP = 20_000  # boards; of more, no round's shares are kept
@@ -35,13 +35,11 @@ def simulate_alone(
     """
     run = _Alone(scenario, models, name)
     round_s: list[float] = []
-    for number in range(1, scenario.rounds + 1):
-        began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        try:
+    with suppress(KeyboardInterrupt):  # a plan of a million boards takes long, and nobody's journal is open
+        for number in range(1, scenario.rounds + 1):
+            began_s, began_cpu_s = time.perf_counter(), time.process_time()
             round_s.append(run.round(number, due.get(number, ())))
-        except KeyboardInterrupt:  # a plan of a million boards takes long, and nobody's journal is open
-            break
-        on_round(number, time.perf_counter() - began_s, time.process_time() - began_cpu_s)
+            on_round(number, time.perf_counter() - began_s, time.process_time() - began_cpu_s)
     finish = Finish(True, "finished") if len(round_s) == scenario.rounds else Finish(False, "interrupted")
     parts = {"compute": run.compute_j, "wait": run.wait_j, "transfer": 0.0, "wasted": 0.0, "other": 0.0}
     return of_rounds(name, finish, round_s, run.rounds, parts, len(run.unknown), 0)
