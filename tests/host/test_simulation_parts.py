@@ -15,10 +15,9 @@ from paceline_host.profile import BoardProfile
 from paceline_host.simulation.account import CATEGORIES, Account
 from paceline_host.simulation.clock import Clock, Timer
 from paceline_host.simulation.draws import around_one, mix, normal, uniform
-from paceline_host.simulation.faults import KINDS, Fault, by_round, drawn, parse
+from paceline_host.simulation.faults import KINDS, Fault, apply, by_round, drawn, parse
 from paceline_host.simulation.line import Line, LinkModel
 from paceline_host.simulation.models import BoardModel, profiles
-from paceline_host.simulation.world import apply
 
 # Clock --------------------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,11 @@ from contextlib import suppress
 
 from paceline.policies import policy
 from paceline_host import planner
-from paceline_host.machine import Finish
-from paceline_host.simulation.faults import Fault
+from paceline_host.simulation.faults import Fault, apply
 from paceline_host.simulation.models import BoardModel
 from paceline_host.simulation.results import Outcome, RoundOutcome, of_rounds
 from paceline_host.simulation.scenario import Scenario
-from paceline_host.simulation.world import apply
+from paceline_host.steps import Finish
 
 OnRound = Callable[[int, float, float], None]
 KEEP = 20_000  # boards; of more, no round's shares are kept

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of boards on the way: a schedule, written down or drawn from a seed. Changes nothing itself.
+"""What becomes of boards on the way: a schedule, written down or drawn from a seed, and what it makes of a model.
 
 A fault of round r happens when the plan of round r is on disk and its work is being given out.
 """
@@ -14,6 +14,7 @@ from typing import Annotated
 from paceline.errors import SettingsError
 from paceline.settings import Bounds, did_you_mean
 from paceline_host.simulation.draws import mix, uniform
+from paceline_host.simulation.models import BoardModel
 
 # kind -> (what its factor is if none is given, what it does)
 KINDS = {
@@ -110,3 +111,15 @@ def by_round(faults: Sequence[Fault], boards: int) -> dict[int, list[Fault]]:
     if wrong:
         raise SettingsError(wrong)
     return found
+
+
+def apply(fault: Fault, model: BoardModel) -> None:
+    """Let a fault that is no coming or going change a board."""
+    if fault.what == "throttle":
+        model.slow = fault.size
+    elif fault.what == "load":
+        model.load = fault.size
+    elif fault.what == "noise":
+        model.noise = fault.size
+    elif fault.what == "meter":
+        model.metered = False

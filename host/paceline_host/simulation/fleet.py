@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.errors import SettingsError
 from paceline_host.profile import BoardProfile, load_profile
 from paceline_host.simulation.models import BoardModel, RecordedModel, profiles
 from paceline_host.simulation.scenario import Scenario
-from paceline_host.whatif import Recording
+
+if TYPE_CHECKING:
+    from paceline_host.whatif import Recording
 
 
 class Fleet:
@@ -18,7 +21,7 @@ class Fleet:
 
     def __init__(self, scenario: Scenario, replayed: Path | None) -> None:
         """`replayed`: folder of a run whose measured costs the boards have."""
-        self._recording = Recording(replayed) if replayed is not None else None
+        self._recording = _recording(replayed) if replayed is not None else None
         self._boards: list[BoardProfile] = []
         if self._recording is None:
             shipped = load_profile(scenario.profile).boards
@@ -59,3 +62,9 @@ class Fleet:
             "profile": s.profile, "boards": [asdict(board) for board in self._boards],
             "reference_seconds_per_sample": s.seconds_per_sample,
         }  # fmt: skip
+
+
+def _recording(folder: Path) -> Recording:
+    from paceline_host.whatif import Recording  # here: it brings numpy
+
+    return Recording(folder)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.wire import Energy
-from paceline_host.machine import Finish
+from paceline_host.steps import Finish
 
 PARTS = ("compute", "wait", "transfer", "wasted", "other")
 

@@ -12,13 +12,14 @@ from paceline_host.simulation.alone import OnRound, simulate_alone
 from paceline_host.simulation.faults import Fault, by_round, drawn
 from paceline_host.simulation.fleet import Fleet
 from paceline_host.simulation.results import Outcome
-from paceline_host.simulation.world import opened, simulate
 
 
 def run_policy(
     fleet: Fleet, name: str, folder: Path | None, stopping: Callable[[], bool], on_round: Callable[[int], None]
 ) -> Outcome:
     """Run a policy with the full protocol; `folder`: of its journal, None: nowhere. Raises PacelineError."""
+    from paceline_host.simulation.world import opened, simulate  # with it comes numpy, which the controller needs not
+
     with (
         opened(fleet.scenario, fleet.names, fleet.models(), name, folder, fleet.declared(), faults_of(fleet)) as world,
         _unswept(),

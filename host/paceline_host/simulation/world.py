@@ -124,7 +124,7 @@ class World:
         elif fault.what == "return" and not board.alive:
             board.start()
         elif fault.what != "return":
-            board.change(lambda model: apply(fault, model))
+            board.change(lambda model: f.apply(fault, model))
 
     def _to_board(self, name: str, route: int, header: bytes, payload: memoryview | bytes) -> None:
         board = self._by_name[name]
@@ -134,18 +134,6 @@ class World:
                 board.hear(header, payload)
 
         board.down.send(len(header), len(payload), arrive)
-
-
-def apply(fault: f.Fault, model: BoardModel) -> None:
-    """Let a fault that is no coming or going change a board."""
-    if fault.what == "throttle":
-        model.slow = fault.size
-    elif fault.what == "load":
-        model.load = fault.size
-    elif fault.what == "noise":
-        model.noise = fault.size
-    elif fault.what == "meter":
-        model.metered = False
 
 
 @contextmanager
