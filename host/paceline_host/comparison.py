@@ -296,7 +296,7 @@ class Comparison:
         """Return the policy's planner; `replayed`: the run's folder whose rounds it is to know already."""
         run = self.experiment.run
         least = ddp_run.least(run) if run.regime == "ddp" else run.minimum
-        made: planner.Planner = planner.make(policy, boards, run.budget, least)
+        made: planner.Planner = planner.make(policy, boards, run.budget, least, run.seed)
         if self._reports is not None:
             made = Reported(made, self._reports / folder_name(policy))
         if replayed is not None:

@@ -15,7 +15,7 @@ from paceline import Controller, allocate
 from paceline.errors import RunError, StorageError
 from paceline.goals import cost, frontier
 from paceline.policies import Policy, policy
-from paceline_host import planner, recovery
+from paceline_host import left_out, planner, recovery
 from paceline_host.experiment import load_experiment
 from paceline_host.ledger import Ledger
 from paceline_host.runs import run_folders
@@ -46,6 +46,7 @@ def explain(folder: Path, round_: int) -> Facts:
     with Ledger(folder) as ledger:
         run, names = ledger.run, {board.board: board.name for board in ledger.boards()}
         rounds = [row.round for row in ledger.rounds()]
+        idle = left_out.read(ledger.events(left_out.KIND)).get(round_, [])
         shares = {s.board: s.samples for s in ledger.slices(round_) if s.redealt_from is None}
         before = {s.board: s.samples for s in ledger.slices(round_ - 1) if s.redealt_from is None}
         last = {c.board: c for c in ledger.contributions(round_ - 1, "accepted")} if round_ > 1 else {}
@@ -53,7 +54,7 @@ def explain(folder: Path, round_: int) -> Facts:
         raise RunError(f"{folder}: split learning draws samples by lot; no policy divides them")
     if round_ not in rounds:
         raise RunError(f"{folder}: there is no round {round_}; rounds 1 to {max(rounds, default=0)} were planned")
-    made = planner.make(policy(run.policy), len(names), run.budget, minimum_of(folder))
+    made = planner.make(policy(run.policy), len(names), run.budget, minimum_of(folder), run.seed)
     recovery.replay(made, folder, before=round_)
     controller, present = made.controller, list(shares)
     facts: Facts = {
@@ -75,6 +76,8 @@ def explain(folder: Path, round_: int) -> Facts:
         facts |= _weighted(kind, controller, present, entries, run.budget)
     elif kind.kind == "frontier":
         facts |= _frontier(made, controller, present, entries)
+    elif kind.kind == "oort":
+        facts |= {"kind": "oort", "left_out": [names[i] for i in idle]}
     return {**facts, "boards": entries}
 
 
@@ -174,6 +177,9 @@ def words(facts: Facts, board: str | None = None) -> list[str]:
 
 
 def _plan_words(facts: Facts) -> list[str]:
+    if facts["kind"] == "oort":
+        left = ", ".join(facts["left_out"]) or "nobody"
+        return [f"oort selects boards by speed, by how long they were left out, and by chance; left out: {left}"]
     if facts["kind"] == "weighted":
         lines = [
             f"cost = {facts['w_time']:g} x seconds / median ({_ms(facts['median_seconds_per_sample'])} a sample)"

@@ -12,6 +12,7 @@ from typing import Protocol
 from paceline import Controller, allocate
 from paceline.errors import RunError, SettingsError
 from paceline.policies import Policy
+from paceline_host.oort import Selection
 
 
 class Planner(Protocol):
@@ -136,6 +137,26 @@ class EmaBatch(Measured):
         return allocate(costs, self._budget, minimum=self._minimum)
 
 
+class Oort(Measured):
+    """Two thirds of the boards, rounded up, are selected; they share the budget equally (DECISIONS 38)."""
+
+    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy, seed: int) -> None:
+        super().__init__(boards, budget, minimum, policy)
+        self._selection = Selection(seed)
+        self._share = 0.0  # of the present round
+
+    def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        super().observe(board, seconds, energy_j, samples)
+        # As if it had had the share alone: who takes over a slice of another's is not slow, nor useful, for that.
+        self._selection.reported(board, seconds / samples * self._share, self._share)
+
+    def plan(self, present: Sequence[int]) -> list[int]:
+        chosen = self._selection.choose(present, -(-2 * len(present) // 3))
+        self._share = self._budget / len(chosen)
+        given = dict(zip(chosen, self._equal(chosen), strict=True))
+        return [given.get(board, 0) for board in present]
+
+
 class Static(Measured):
     """Profile once: round 1 is equal, its seconds per sample fix the split for good (its profiling round counts)."""
 
@@ -156,12 +177,17 @@ class Static(Measured):
         return allocate([self._profile.get(b, typical) for b in present], self._budget, minimum=self._minimum)
 
 
-def make(policy: Policy, boards: int, budget: int, minimum: int) -> Measured:
-    """Return the planner of a policy. Raises SettingsError when the budget is below boards x minimum."""
+def make(policy: Policy, boards: int, budget: int, minimum: int, seed: int = 0) -> Measured:
+    """Return the planner of a policy; `seed`: of those that leave something to chance.
+
+    Raises SettingsError when the budget is below boards x minimum.
+    """
     kinds: dict[str, type[Measured]] = {
         "equal": Equal, "static": Static, "weighted": Weighted, "frontier": Frontier, "ema-batch": EmaBatch,
     }  # fmt: skip
     if boards * minimum > budget:
         fault = f"[run] budget = {budget} is below {boards} boards x {minimum} samples"
         raise SettingsError([f"{fault}; raise it to {boards * minimum} or more"])
+    if policy.kind == "oort":
+        return Oort(boards, budget, minimum, policy, seed)
     return kinds[policy.kind](boards, budget, minimum, policy)

@@ -49,7 +49,8 @@ class _Alone:
 
     def __init__(self, scenario: Scenario, models: Sequence[BoardModel], name: str) -> None:
         self._models = models
-        self._planner = planner.make(policy(name), len(models), scenario.budget_of(len(models)), scenario.minimum)
+        budget = scenario.budget_of(len(models))
+        self._planner = planner.make(policy(name), len(models), budget, scenario.minimum, scenario.seed)
         self._away: set[int] = set()
         self.unknown: set[int] = set()
         self.rounds: dict[int, RoundOutcome] = {}

@@ -78,7 +78,7 @@ class World:
             for i, (name, model) in enumerate(zip(names, models, strict=True))
         ]  # fmt: skip
         self._by_name = {board.name: board for board in self.boards}
-        self.planner = planner.make(policy(policy_name), len(names), row.budget, scenario.minimum)
+        self.planner = planner.make(policy(policy_name), len(names), row.budget, scenario.minimum, row.seed)
         facts = m.RunFacts(
             run=row.run_id, regime="pma", task=NAME, options="{}", seed=row.seed, rounds=row.rounds, budget=row.budget,
             samples=row.samples, batch=row.batch, manifest_sha256=task.digest, model_bytes=task.manifest.nbytes,
