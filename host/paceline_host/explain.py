@@ -36,9 +36,12 @@ def one_run(folder: Path) -> Path:
 
 
 def minimum_of(folder: Path) -> int:
-    """Return the fewest samples of a board in a run; the journal does not say."""
+    """Return the fewest samples of a board in a run; its journal says so only where it was simulated."""
     kept = folder / "run.toml"
-    return load_experiment(kept).run.minimum if kept.exists() else 1
+    if kept.exists():
+        return load_experiment(kept).run.minimum
+    with Ledger(folder) as ledger:
+        return int(ledger.run.options.get("minimum", 1))
 
 
 def explain(folder: Path, round_: int) -> Facts:

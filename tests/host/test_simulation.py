@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.simulated import Boards, alone, exact, faults, in_full
 
 from paceline_host.closed_form import run_seconds
+from paceline_host.explain import explain
 from paceline_host.figures import figures
 from paceline_host.ledger import Ledger
 from paceline_host.profile import load_profile
@@ -173,6 +174,14 @@ def test_a_run_that_is_stopped_ends_in_order(tmp_path: Path) -> None:
         assert (ledger.verify().faults, ledger.verify().rounds) == ((), 2)
         assert ledger.run.ended is not None
         assert ledger.run.ended["reason"] == "interrupted"
+
+
+def test_a_runs_minimum_is_known_to_who_replays_it(tmp_path: Path) -> None:
+    folder = tmp_path / "c" / "time"
+    in_full(Fleet(Scenario(rounds=5, minimum=900), None), "time", folder)
+    facts = explain(folder, 4)
+    assert {entry["minimum"] for entry in facts["boards"]} == {900}
+    assert [entry["at_limit"] for entry in facts["boards"]].count("minimum") > 3
 
 
 def test_boards_cost_again_what_a_run_has_measured(tmp_path: Path) -> None:

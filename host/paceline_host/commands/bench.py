@@ -21,13 +21,13 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, simulator, meter; how true joules are:"
-        " energy",
+        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, simulator, meter; how true"
+        " joules are: energy",
         about="Each figure with its median, range and number of repeats."
         " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
         " these two run only when they are named.",
         examples=[
-            ("paceline bench", "all benchmarks, in four minutes"),
+            ("paceline bench", "all benchmarks, in five minutes"),
             ("paceline bench allocate --json", "one of them, for a program"),
             ("paceline bench controller --compare before.json", "ratios to what --json had saved, and what is slower"),
             ("paceline bench sampler", "ns a draw, beside numpy's ways and the machine's limit, and the ratios"),

@@ -147,8 +147,8 @@ def opened(
     row = records.Run(
         run_id=clip(run_id), policy=policy_name, regime="pma", seed=scenario.seed,
         budget=scenario.budget_of(len(names)), rounds=scenario.rounds, samples=scenario.samples, batch=scenario.batch,
-        task=NAME, data_label="none: simulated", energy_required=False, boards=len(names), fsync=False,
-        declared=declared,
+        task=NAME, data_label="none: simulated", options={"minimum": scenario.minimum},
+        energy_required=False, boards=len(names), fsync=False, declared=declared,
     )  # fmt: skip
     rows = [records.Board(i, name) for i, name in enumerate(names)]
     task = TrivialTask(scenario.samples, scenario.seconds_per_sample)
