@@ -161,6 +161,16 @@ def test_whatever_becomes_of_boards_each_sample_counts_once(seed: int, policy: s
     assert found.samples == 6 * 12_001
 
 
+@pytest.mark.parametrize("policy", ["time", "oort"])
+def test_nobody_breaks_a_rule_while_nothing_happens(policy: str) -> None:
+    fleet = Fleet(QUICK, None)
+    with opened(fleet.scenario, fleet.names, fleet.models(), policy, None, {}, {}) as world:
+        assert world.run().ok
+    assert not world.host.peers.dropped
+    assert [board.dropped for board in world.boards] == [[]] * 11
+    assert {board.trouble for board in world.boards} == {""}
+
+
 def test_a_run_that_is_stopped_ends_in_order(tmp_path: Path) -> None:
     fleet = Fleet(QUICK, None)
     seen: list[int] = []

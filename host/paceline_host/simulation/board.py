@@ -41,7 +41,6 @@ class SimulatedBoard:
         self.route = 0  # of its connection; what is under way on an older one is lost
         self.dropped: list[str] = []  # what it refused of the host's
         self.trouble = ""  # why it has ended by itself
-        self.started_s = 0.0
         self._task, self._to_host = task, to_host
         self.down, self.up = lines
         self._load: Load | None = None
@@ -58,7 +57,6 @@ class SimulatedBoard:
         """Start the agent."""
         self.life += 1
         self.alive = True
-        self.started_s = self.clock.now_s
         known = self.model.metered
         me = m.Identity(VERSION, f"simulated-{self.number}", self.number + 1, CHUNK_CEILING, SOURCE, known)
         self.account = Account(lambda: self.model.watts(self._round))

@@ -7,7 +7,7 @@ at once a turn. A turn takes TURN_S for each board, so that with many boards arr
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -47,7 +47,6 @@ class SimulatedHost:
         self.peers = Peers(terms)
         self.finish: m.Finish | None = None
         self.stop_reason = ""
-        self.notes: Counter[str] = Counter()
         self._turn_s = TURN_S * len(names)
         self._free_s = 0.0  # until then the last turn takes
         self._arrivals: deque[Arrival] = deque()
@@ -153,9 +152,7 @@ class SimulatedHost:
         upload = self._uploads.pop(action.board) if isinstance(action, m.StoreResult) else None
         self._watch.saw(action)
         self._jobs.append(Job(action, self._clock.now_s, upload))
-        if isinstance(action, m.Note):
-            self.notes[action.kind] += 1
-        elif isinstance(action, m.Finish):
+        if isinstance(action, m.Finish):
             self._store.do(self._jobs)
             self._jobs, self.finish = [], action
 
