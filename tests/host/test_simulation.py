@@ -143,6 +143,12 @@ def end_silently(world: World, round_: int) -> None:
         world.clock.later(0.05, world.boards[2].end)
 
 
+def test_a_run_that_all_boards_leave_says_why_it_ended() -> None:
+    scenario = Scenario(rounds=5, fault=faults("board=0 round=3 leave", "board=1 round=3 leave"))
+    found = in_full(Boards(scenario, exact([1.0, 2.0])), "time")
+    assert (found.state, len(found.round_s)) == ("no board came back within 30 s", 2)
+
+
 def test_a_meter_that_dies_leaves_its_joules_unknown_and_the_run_goes_on() -> None:
     found = in_full(Fleet(Scenario(rounds=8, fault=faults("board=0 round=3 meter")), None), "low-energy")
     whole = in_full(Fleet(Scenario(rounds=8), None), "low-energy")

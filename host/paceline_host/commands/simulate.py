@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 TALK_S = 5.0  # between two words of progress,
 LONG_S = 0.5  # but each round that takes so long has its own
-OPTIONS = {  # of the command line -> key of a scenario
-    "rounds": int, "boards": int, "budget": int, "seed": int, "profile": str, "noise": float, "drift": float,
-    "fault_rate": float,
-}  # fmt: skip
+OPTIONS = ("rounds", "boards", "budget", "seed", "profile", "noise", "drift", "fault_rate")  # keys of a scenario, too
 
 
 def add(program: Program) -> None:
