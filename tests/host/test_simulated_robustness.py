@@ -30,6 +30,9 @@ BY_TIME = ADAPTIVE[:3]
 # Rounds until a step of two is within a tenth. Smoothed throughput, not smoothed time, needs one more on the way down:
 # after three reports it is 1/2 + 1/16 where 1/2 is right, an eighth too much.
 SETTLES = {"time": 3, "ema-batch": 4, "frontier:time": 3}
+# Of a step of two an eighth is left in a board's estimate after three reports, which matters where it makes up most of
+# a fleet, and the dead-band may keep a plan that is 5 % off. DECISIONS 14 holds where nobody dominates; for any fleet:
+AFTER_THREE, AFTER_FIVE = 1.125 * 1.05, 1.1
 SPEEDS = [5.2, 4.5, 1.0, 0.6, 0.33]
 SHELF = [replace(b, active_w=5.0 + 3 * i) for i, b in enumerate(exact(SPEEDS, idle_w=2.0))]
 
@@ -106,10 +109,10 @@ def test_larger_steps_are_gone_towards_without_a_swing(policy: str, factor: floa
     speeds=st.lists(st.floats(0.3, 6.0), min_size=2, max_size=8),
     watts=st.lists(st.tuples(st.floats(0.5, 8.0), st.floats(0.5, 20.0)), min_size=8, max_size=8),
     board=st.integers(0, 7),
-    factor=st.floats(1.0, 2.0),
+    factor=st.floats(1.0, 4.0),
     policy=st.sampled_from(BY_TIME),
 )
-def test_any_fleet_settles_after_any_step_of_at_most_two(
+def test_any_fleet_settles_within_five_rounds_after_any_step_of_at_most_two(
     speeds: list[float], watts: list[tuple[float, float]], board: int, factor: float, policy: str
 ) -> None:
     shelf = [
@@ -117,10 +120,13 @@ def test_any_fleet_settles_after_any_step_of_at_most_two(
         for plain, (idle, above) in zip(exact(speeds), watts, strict=False)
     ]
     board %= len(shelf)
-    found = alone(Boards(scenario(Fault(board, STEP, "throttle", factor)), shelf), policy)
+    made = (Fault(board, 1, "throttle", 2.0), Fault(board, STEP, "throttle", factor))  # up or down, twice at most
+    found = alone(Boards(scenario(*made), shelf), policy)
     after_s = ideal(shelf, {board: factor})
-    for round_s in found.round_s[STEP - 1 + SETTLES[policy] :]:
-        assert round_s < 1.1 * after_s
+    for round_s in found.round_s[STEP + 2 : STEP + 4]:
+        assert round_s < AFTER_THREE * after_s
+    for round_s in found.round_s[STEP + 4 :]:
+        assert round_s < AFTER_FIVE * after_s
 
 
 @settings(max_examples=40)
