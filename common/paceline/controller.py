@@ -196,6 +196,10 @@ class Controller:
         """Smoothed compute seconds per sample; None before the first report."""
         return [x or None for x in self._core.column("seconds_per_sample")]
 
+    def pace(self, i: int) -> float | None:
+        """Return participant i's smoothed compute seconds per sample; None before its first report."""
+        return self._core.value("seconds_per_sample", i) or None
+
     @property
     def energy_per_sample_j(self) -> list[float | None]:
         """Smoothed joules per sample; None while never known."""

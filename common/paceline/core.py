@@ -325,6 +325,10 @@ class ControllerHandle:
         for i, share in enumerate(shares):
             self._c.participants[i].share = share
 
+    def value(self, name: str, i: int) -> Any:
+        """Return one field of pl_participant, of one."""
+        return getattr(self._c.participants[self._index(i)], name)
+
     def column(self, name: str) -> list[Any]:
         """Return one field of pl_participant, for all."""
         return [getattr(self._c.participants[i], name) for i in range(self._c.n)]

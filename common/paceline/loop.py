@@ -170,10 +170,14 @@ class Loop:
         goal = self.goal if powered else Goal("time")
         if not powered and self.goal.kind != "time":
             self.notes += ("time only: no energy readings",)
+        reported = [m for m in known if m is not None]
+        peers: dict[int, list[Model]] = {}
+        for m, g in zip(known, of_group, strict=True):
+            if m is not None:
+                peers.setdefault(g, []).append(m)
         paces = []
         for i, model in zip(present, known, strict=True):
-            peers = [m for m, g in zip(known, of_group, strict=True) if m is not None and g == groups[i]]
-            pace = _pace(model, peers or [m for m in known if m is not None], powered)
+            pace = _pace(model, peers.get(groups[i]) or reported, powered)
             least, most = handle.limits(i)
             paces.append(replace(pace, minimum=least, capacity=most, group=groups[i]))
         for g, budget in enumerate(budgets):

@@ -20,7 +20,7 @@ class Policy:
     """A policy as an experiment names it."""
 
     name: str
-    kind: Literal["equal", "static", "weighted", "frontier", "ema-batch", "method"]
+    kind: Literal["equal", "static", "weighted", "frontier", "ema-batch", "oort", "method"]
     # Weight of joules in the cost, for "weighted"; the rest is the weight of time. "frontier": above 0 where joules
     # matter, so that meters are asked for.
     w_energy: float | None = None
@@ -32,6 +32,7 @@ POLICIES = {
         Policy("equal", "equal"),  # the same share for everybody
         Policy("static", "static"),  # measured in the first round, then fixed
         Policy("ema-batch", "ema-batch"),  # smoothed throughput alone, renewed each round
+        Policy("oort", "oort"),  # two thirds of the boards are selected, who have the same share; the others wait
         Policy("time", "weighted", 0.0),
         Policy("low-energy", "weighted", 0.25),
         Policy("balanced", "weighted", 0.5),
@@ -59,6 +60,11 @@ def policy(name: str) -> Policy:
     known = f"{', '.join(POLICIES)}, w_energy:X with X from 0 to 1, frontier:energy; of regime psl {', '.join(METHODS)}"
     hint = f"did you mean {close[0]}?" if close else f"known: {known}"
     raise ValueError(f"unknown policy {name!r}; {hint}")
+
+
+def fits(entry: Policy, regime: str) -> bool:
+    """Tell whether a policy that divides samples makes sense where `regime` synchronises: all ranks of a group work."""
+    return entry.kind != "oort" or regime == "pma"
 
 
 def _weight(name: str) -> float:

@@ -215,6 +215,13 @@ def bench_controller(say: Callable[[str], None]) -> list[dict[str, object]]:
     return [figure(*row) for row in controller.measure(say)]
 
 
+def bench_simulator(say: Callable[[str], None]) -> list[dict[str, object]]:
+    """Simulate eleven to a million boards: seconds of CPU time."""
+    from paceline_host import bench_simulator as simulator
+
+    return [figure(*row) for row in simulator.measure(say)]
+
+
 BENCHES = {
     "allocate": bench_allocate,
     "controller": bench_controller,
@@ -222,4 +229,5 @@ BENCHES = {
     "agent": bench_agent,
     "round": bench_round,
     "transfer": bench_transfer,
+    "simulator": bench_simulator,
 }

@@ -322,7 +322,7 @@ class Comparison:
         run = self.experiment.run
         least = ddp_run.least(run) if run.regime in ("ddp", "hfl") else run.minimum
         silos = [(silo.boards, silo.budget) for silo in self._silos]
-        made: planner.Planner = planner.make(policy, boards, self._budget, least, silos)
+        made: planner.Planner = planner.make(policy, boards, self._budget, least, silos, seed=run.seed)
         if self._reports is not None:
             made = Reported(made, self._reports / folder_name(policy))
         if replayed is not None:

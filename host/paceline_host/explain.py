@@ -15,7 +15,7 @@ from paceline import Controller, allocate
 from paceline.errors import RunError, StorageError
 from paceline.goals import cost, frontier
 from paceline.policies import Policy, policy
-from paceline_host import planner, recovery
+from paceline_host import left_out, planner, recovery
 from paceline_host.experiment import load_experiment
 from paceline_host.hfl.silos import of_rows
 from paceline_host.ledger import Ledger
@@ -38,13 +38,19 @@ def one_run(folder: Path) -> Path:
 
 
 def planner_of(run: Run, folder: Path, name: str) -> planner.Measured:
-    """Return a fresh planner of a policy for a run; the fewest samples of a board are not in the journal."""
-    kept, least = folder / "run.toml", 1
+    """Return a fresh planner of a policy for a run."""
+    silos = [(silo.boards, silo.budget) for silo in of_rows(run.silos)]
+    return planner.make(policy(name), run.boards, run.budget, minimum_of(folder), silos, seed=run.seed)
+
+
+def minimum_of(folder: Path) -> int:
+    """Return the fewest samples of a board in a run; its journal says so only where it was simulated."""
+    kept = folder / "run.toml"
     if kept.exists():
         settings = load_experiment(kept).run
-        least = max(settings.minimum, settings.steps * settings.min_batch)
-    silos = [(silo.boards, silo.budget) for silo in of_rows(run.silos)]
-    return planner.make(policy(name), run.boards, run.budget, least, silos)
+        return max(settings.minimum, settings.steps * settings.min_batch)
+    with Ledger(folder) as ledger:
+        return int(ledger.run.options.get("minimum", 1))
 
 
 def explain(folder: Path, round_: int) -> Facts:
@@ -53,6 +59,7 @@ def explain(folder: Path, round_: int) -> Facts:
         run, names = ledger.run, {board.board: board.name for board in ledger.boards()}
         silos = ledger.silos()
         rounds = [row.round for row in ledger.rounds()]
+        idle = left_out.read(ledger.events(left_out.KIND)).get(round_, [])
         shares = {s.board: s.samples for s in ledger.slices(round_) if s.redealt_from is None}
         before = {s.board: s.samples for s in ledger.slices(round_ - 1) if s.redealt_from is None}
         last = {c.board: c for c in ledger.contributions(round_ - 1, "accepted")} if round_ > 1 else {}
@@ -90,6 +97,8 @@ def explain(folder: Path, round_: int) -> Facts:
         said = {"silo": silo.name, "budget": silo.budget, "equal_share": silo.budget / max(1, len(own))}
         each.append({**said, **found} if silo.name else found)
     facts |= {"silos": each} if run.silos else each[0]
+    if kind.kind == "oort":
+        facts |= {"kind": "oort", "left_out": [names[i] for i in idle]}
     return {**facts, "boards": entries}
 
 
@@ -197,6 +206,9 @@ def words(facts: Facts, board: str | None = None) -> list[str]:
 
 
 def _plan_words(facts: Facts) -> list[str]:
+    if facts["kind"] == "oort":
+        left = ", ".join(facts["left_out"]) or "nobody"
+        return [f"oort selects boards by speed, by how long they were left out, and by chance; left out: {left}"]
     if facts["kind"] == "weighted":
         lines = [
             f"cost = {facts['w_time']:g} x seconds / median ({_ms(facts['median_seconds_per_sample'])} a sample)"

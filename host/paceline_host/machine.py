@@ -34,6 +34,7 @@ from paceline.wire import (
     clip,
     energy_of,
 )  # fmt: skip
+from paceline_host import left_out
 from paceline_host.boards import Board, Lease, part_of
 from paceline_host.muster import FIRST_LEASE, Muster
 from paceline_host.planner import Planner
@@ -222,6 +223,7 @@ class RoundMachine(Muster):
         self._tell_waits()
         shares = self._planner.plan(present)
         self._note_policy()
+        self._out += left_out.note(self.round, present, shares)
         slices = self._regime.plan(self.round, list(zip(present, shares, strict=True)))
         self._open = {s.index: s for s in slices}
         for board in self.boards:

@@ -8,6 +8,7 @@ work, and it calls the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from paceline.errors import RemoteProtocolError
@@ -33,6 +34,7 @@ class Muster:
         self._now_s = now_s
         self._start_end_s = now_s + facts.start_s
         self._last_refusal = ""
+        self._found = 0  # the board that `_still` found last
         self._alone_s: float | None = None
         self._end_by_s = 0.0
         self._end_reason, self._ok = "", False
@@ -194,9 +196,9 @@ class Muster:
     def _start_if_complete(self, now_s: float) -> None:
         if self.phase != "starting":
             return
-        usable = [b for b in self.boards if b.usable]
-        if any(not b.usable and not b.hopeless for b in self.boards) and now_s < self._start_end_s:
+        if now_s < self._start_end_s and self._is_awaited():
             return
+        usable = [b for b in self.boards if b.usable]
         missing = [b.name for b in self.boards if not b.usable]
         if missing:
             self._out.append(s.Note("missing", f"starting without {', '.join(missing)}: not ready"))
@@ -210,6 +212,19 @@ class Muster:
             )
         else:
             self._begin_run(now_s)
+
+    def _is_awaited(self) -> bool:
+        """Tell whether a board may still become usable."""
+        return self._still(lambda board: not board.usable and not board.hopeless)
+
+    def _still(self, holds: Callable[[Board], bool]) -> bool:
+        """Tell whether something holds for any board. Looked for from where it held last: each board's news ask."""
+        boards = self.boards
+        for index in chain(range(self._found, len(boards)), range(self._found)):
+            if holds(boards[index]):
+                self._found = index
+                return True
+        return False
 
     def _begin(self, index: int) -> None:
         board = self.boards[index]
@@ -276,9 +291,9 @@ class Muster:
         self._finish_if_quiet(now_s, late=False)
 
     def _finish_if_quiet(self, now_s: float, *, late: bool) -> None:
-        owing = [b.name for b in self.boards if b.session is not None and b.begun and b.energies_owed]
-        if owing and not late:
+        if not late and self._still(_owes):
             return
+        owing = [b.name for b in self.boards if _owes(b)]
         if owing:
             self._out.append(s.Note("energy-missing", f"no final joules from {', '.join(owing)}"))
         self._finish(self._ok, self._end_reason)
@@ -345,3 +360,8 @@ class Muster:
     _HANDLERS: dict[type[object], Callable[..., None]] = {
         s.Connected: _connected, s.Said: _said, s.Gone: _gone, s.Stop: _stop, s.Tick: _tick,
     }  # fmt: skip
+
+
+def _owes(board: Board) -> bool:
+    """Tell whether joules are to be expected from a board yet."""
+    return board.session is not None and board.begun and board.energies_owed > 0

@@ -12,6 +12,7 @@ from typing import Protocol
 from paceline import Controller, allocate
 from paceline.errors import RunError, SettingsError
 from paceline.policies import Policy
+from paceline_host.oort import Selection
 
 Silos = Sequence[tuple[Sequence[int], int]]  # boards and budget of each; none: all boards share one budget
 
@@ -69,7 +70,7 @@ class Measured(ABC):
         self.controller.observe_wait(board, seconds, energy_j)
 
     def seconds_per_sample(self, board: int) -> float | None:
-        return self.controller.seconds_per_sample[board]
+        return self.controller.pace(board)  # not from the list of all: each lease asks
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -151,6 +152,27 @@ class EmaBatch(Measured):
         return self._by_costs(present, {board: 1.0 / rate for board, rate in self._rates.items()})
 
 
+class Oort(Measured):
+    """Two thirds of the boards, rounded up, are selected; they share the budget equally (DECISIONS 38)."""
+
+    def __init__(self, boards: int, budget: int, minimum: int, policy: Policy, seed: int) -> None:
+        super().__init__(boards, budget, minimum, policy)
+        self._selection = Selection(seed)
+        self._budget = budget
+        self._share = 0.0  # of the present round
+
+    def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        super().observe(board, seconds, energy_j, samples)
+        # As if it had had the share alone: who takes over a slice of another's is not slow, nor useful, for that.
+        self._selection.reported(board, seconds / samples * self._share, self._share)
+
+    def plan(self, present: Sequence[int]) -> list[int]:
+        chosen = self._selection.choose(present, -(-2 * len(present) // 3))
+        self._share = self._budget / len(chosen)
+        given = dict(zip(chosen, self._equal(chosen), strict=True))
+        return [given.get(board, 0) for board in present]
+
+
 class Static(Measured):
     """Profile once: round 1 is equal, its seconds per sample fix the split for good (its profiling round counts)."""
 
@@ -166,8 +188,11 @@ class Static(Measured):
         return self._by_costs(present, self._profile)
 
 
-def make(policy: Policy, boards: int, budget: int, minimum: int, silos: Silos = ()) -> Measured:
-    """Return the planner of a policy. Raises SettingsError when a budget is below boards x minimum."""
+def make(policy: Policy, boards: int, budget: int, minimum: int, silos: Silos = (), *, seed: int = 0) -> Measured:
+    """Return the planner of a policy; `seed`: of those that leave something to chance.
+
+    Raises SettingsError when a budget is below boards x minimum.
+    """
     kinds: dict[str, type[Measured]] = {
         "equal": Equal, "static": Static, "weighted": Weighted, "frontier": Frontier, "ema-batch": EmaBatch,
     }  # fmt: skip
@@ -175,4 +200,6 @@ def make(policy: Policy, boards: int, budget: int, minimum: int, silos: Silos = 
         if len(members) * minimum > own:
             fault = f"[run] budget = {own} is below {len(members)} boards x {minimum} samples"
             raise SettingsError([f"{fault}; raise it to {len(members) * minimum} or more"])
+    if policy.kind == "oort":
+        return Oort(boards, budget, minimum, policy, seed)
     return kinds[policy.kind](boards, budget, minimum, policy, silos)

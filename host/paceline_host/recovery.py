@@ -15,7 +15,7 @@ from pathlib import Path
 
 from paceline.errors import DamagedError, RunError, StorageError
 from paceline.tasks import Task
-from paceline_host import checkpoint, records
+from paceline_host import checkpoint, left_out, records
 from paceline_host.journal import JOURNAL, has_journal, is_held
 from paceline_host.ledger import Ledger
 from paceline_host.planner import Planner
@@ -88,15 +88,15 @@ def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
     Raises RunError when it would have planned otherwise.
     """
     with Ledger(folder) as ledger:
-        waits = _waits(ledger)
+        waits, idle = _waits(ledger), left_out.read(ledger.events(left_out.KIND))
         for row in ledger.rounds():
             planned = [s for s in ledger.slices(row.round) if s.redealt_from is None]
             for wait in waits[row.round]:
                 planner.observe_wait(*wait)
             if row.round == before:
                 return
-            shares = planner.plan([s.board for s in planned])
-            if shares != [s.samples for s in planned]:
+            given = {s.board: s.samples for s in planned} | dict.fromkeys(idle.get(row.round, ()), 0)
+            if planner.plan(sorted(given)) != [given[board] for board in sorted(given)]:
                 raise RunError(
                     f"{folder}: this version of paceline plans round {row.round} in another way than the journal says; "
                     "go on with the version that began the run"
@@ -123,6 +123,8 @@ class Reported:
                 row.round: {s.board: s.samples for s in ledger.slices(row.round) if s.redealt_from is None}
                 for row in ledger.rounds()
             }
+            for number, boards in left_out.read(ledger.events(left_out.KIND)).items():
+                self._plans[number] |= dict.fromkeys(boards, 0)
             self._waits = _waits(ledger)
             self._reports: dict[int, list[records.Contribution]] = defaultdict(list)
             for number in self._plans:
@@ -137,7 +139,7 @@ class Reported:
             self._planner.observe_wait(*wait)
         shares = self._planner.plan(present)
         theirs = self._plans.get(self._round)
-        if theirs is None or (list(theirs) == list(present) and list(theirs.values()) != shares):
+        if theirs is None or (theirs.keys() == set(present) and theirs != dict(zip(present, shares, strict=True))):
             why = "has no such round" if theirs is None else "had other shares there"
             raise RunError(
                 f"{self._folder} {why} (round {self._round}); reports can be replayed only into the same experiment "

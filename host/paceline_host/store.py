@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.quick import quicken
-from paceline.tasks import Task
+from paceline.tasks import Evaluation, Task
 from paceline.wire import INLINE_BYTES
 from paceline_host import checkpoint, records
 from paceline_host import machine as m
@@ -87,7 +87,7 @@ class Store(threading.Thread):
             return
         self.model = task.initial()
         self.model_sha256 = checkpoint.sha256(self.model)
-        Journal.create(folder, run, boards).close()  # here, so that a fault is the caller's at once
+        self._begin()  # here, so that a fault is the caller's at once
 
     def post(self, jobs: list[Job]) -> None:
         """Hand over a batch."""
@@ -118,8 +118,7 @@ class Store(threading.Thread):
                     done: list[StoreEvent] = []
                     with self._journal.transaction():
                         while jobs:
-                            for job in jobs:
-                                done += self._JOBS[type(job.action)](self, job)
+                            done += self._do(jobs)
                             jobs = self._next(self.together_s) if all(map(_may_wait, jobs)) else []
                     for event in done:
                         self._outbox.put(event)
@@ -128,6 +127,9 @@ class Store(threading.Thread):
         except Exception as error:  # whatever it is, the run must not wait for a store that is gone
             self._outbox.put(StoreFailed(error))
             self._wake()
+
+    def _begin(self) -> None:
+        Journal.create(self._folder, self._run, self._boards).close()
 
     def _next(self, timeout_s: float | None) -> list[Job]:
         """Return the next batch; none: nothing came within `timeout_s`, or it is to finish."""
@@ -139,6 +141,13 @@ class Store(threading.Thread):
             return []
         self._is_finishing = jobs is None
         return jobs or []
+
+    def _do(self, jobs: Sequence[Job]) -> list[StoreEvent]:
+        """Do a batch within a transaction; return what it leads to."""
+        done: list[StoreEvent] = []
+        for job in jobs:
+            done += self._JOBS[type(job.action)](self, job)
+        return done
 
     def _take_up(self, recovered: Recovered) -> None:
         if not recovered.machine.closed and self._run.regime == "pma":
@@ -238,18 +247,23 @@ class Store(threading.Thread):
         assert isinstance(action, m.FinishRound)
         self.model = self._reducer.finish()
         self.model_sha256 = checkpoint.sha256(self.model)
-        checkpoint.save(
-            checkpoint.path(self._folder, action.round), self._task.manifest, self.model,
-            {"round": str(action.round), "run": self._run.run_id}, fsync=self._run.fsync,
-        )  # fmt: skip
-        began_s = time.perf_counter()
-        quality = self._task.evaluate(self.model)
+        self._save(action.round)
+        quality, evaluation_s = self._evaluate()
         self._journal.close_round(
-            action.round, closed_s=job.at_s, model_sha256=self.model_sha256,
-            evaluation_s=time.perf_counter() - began_s, loss=quality.loss, accuracy=quality.accuracy,
-            metric=quality.metric, flags=self._flags(action.round),
+            action.round, closed_s=job.at_s, model_sha256=self.model_sha256, evaluation_s=evaluation_s,
+            loss=quality.loss, accuracy=quality.accuracy, metric=quality.metric, flags=self._flags(action.round),
         )  # fmt: skip
         return [m.RoundDone(action.round, self.model_sha256)]
+
+    def _save(self, number: int) -> None:
+        checkpoint.save(
+            checkpoint.path(self._folder, number), self._task.manifest, self.model,
+            {"round": str(number), "run": self._run.run_id}, fsync=self._run.fsync,
+        )  # fmt: skip
+
+    def _evaluate(self) -> tuple[Evaluation, float]:
+        began_s = time.perf_counter()
+        return self._task.evaluate(self.model), time.perf_counter() - began_s
 
     def _flags(self, number: int) -> str:
         """A round that two lives of the host have worked on has a makespan that says little."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from paceline.core import Fit
 from paceline.errors import RunError
+from paceline_host import left_out
 from paceline_host.explain import planner_of
 from paceline_host.ledger import Ledger
 from paceline_host.records import Contribution, Energy, Run
@@ -57,8 +58,10 @@ class Recording:
             self.run: Run = ledger.run
             self.names = [board.name for board in ledger.boards()]
             rounds, rows, energy = ledger.rounds(), ledger.contributions(verdict="accepted"), ledger.energy()
+            idle = left_out.read(ledger.events(left_out.KIND))
             self.plans = {
                 row.round: {s.board: s.samples for s in ledger.slices(row.round) if s.redealt_from is None}
+                | dict.fromkeys(idle.get(row.round, ()), 0)
                 for row in rounds
                 if row.closed_s is not None
             }
@@ -79,6 +82,8 @@ class Recording:
             known = [self.told(other, round_, samples) for other in self._costs]
             watts = [w for _, w in known if w is not None]
             return median(s for s, _ in known), median(watts) if watts else None
+        if samples == 0:
+            return 0.0, next(iter(own.values())).active_w
         past = [number for number in own if number <= round_]
         measured = own[max(past) if past else min(own)]
         fit = self._fits[board]
@@ -108,12 +113,13 @@ class Recording:
         made = planner_of(self.run, self._folder, name)
         plans: dict[int, dict[int, int]] = {}
         for round_, recorded in self.plans.items():
-            present = list(recorded)
+            present = sorted(recorded)
             plans[round_] = shares = dict(zip(present, made.plan(present), strict=True))
             told = {board: self.told(board, round_, n) for board, n in shares.items()}
             slowest = max(s for s, _ in told.values())
             for board, (s, watts) in told.items():
-                made.observe(board, s, None if watts is None else watts * s, shares[board])
+                if shares[board]:
+                    made.observe(board, s, None if watts is None else watts * s, shares[board])
                 wait_w = self.wait_w.get(board)
                 if wait_w and slowest > s:
                     made.observe_wait(board, slowest - s, wait_w * (slowest - s))

@@ -103,6 +103,7 @@ def test_measuring_a_window_loads_neither(tmp_path: Path) -> None:
         "paceline host --init made",
         "paceline status --help",
         "paceline completion bash",
+        "paceline simulate --controller-only --rounds 2 --policies time,frontier:energy",
         f"paceline config show {ROOT}/experiments/demo.toml",
         "paceline-agent --help",
         "paceline-agent run --help",

@@ -48,7 +48,10 @@ CASES = [
     ("paceline run own.toml --set ", set()),
     ("paceline run own.toml --qui", {"--quiet"}),
     ("paceline report own", {"own folder"}),
-    ("paceline bench ", {"allocate", "controller", "sampler", "agent", "round", "transfer", "energy", "meter"}),
+    (
+        "paceline bench ",
+        {"allocate", "controller", "sampler", "agent", "round", "transfer", "simulator", "energy", "meter"},
+    ),
     ("paceline config show --or", {"--origin"}),
     ("paceline completion ", set(SHELLS)),
     ("paceline-agent c", {"config", "completion"}),

@@ -23,7 +23,7 @@ def test_weighted_policies_are_a_weight(name: str, w_energy: float) -> None:
     assert policy(name) == Policy(name, "weighted", w_energy)
 
 
-@pytest.mark.parametrize("name", ["equal", "static"])
+@pytest.mark.parametrize("name", ["equal", "static", "oort"])
 def test_the_others_have_none(name: str) -> None:
     found = policy(name)
     assert (found.kind, found.w_energy) == (name, None)
@@ -38,7 +38,10 @@ def test_the_table_holds_each_under_its_own_name() -> None:
     [
         ("low_energy", "unknown policy 'low_energy'; did you mean low-energy"),
         ("tiem", "did you mean time"),
-        ("fastest", "known: equal, static, ema-batch, time, low-energy, balanced, high-energy, energy, w_energy:X"),
+        (
+            "fastest",
+            "known: equal, static, ema-batch, oort, time, low-energy, balanced, high-energy, energy, w_",
+        ),
         ("w_energy:1.5", "the weight is no number from 0 to 1"),
         ("w_energy:nan", "the weight is no number from 0 to 1"),
         ("w_energy:lots", "the weight is no number from 0 to 1; for instance w_energy:0.3"),

@@ -15,7 +15,7 @@ from paceline.wire import MAX_INT
 from paceline_host.planner import Planner, make
 
 FRONTIER = ["frontier:energy", "frontier:edp", "frontier:deadline=1.1x", "frontier:deadline=2s", "frontier:budget=5J"]
-NAMES = [*POLICIES, "w_energy:0.3", *FRONTIER]
+NAMES = [*(name for name in POLICIES if name != "oort"), "w_energy:0.3", *FRONTIER]
 
 
 def named(name: str, boards: int = 4, budget: int = 120, minimum: int = 2) -> Planner:
@@ -134,7 +134,8 @@ def test_a_budget_below_the_boards_minima_is_refused_with_the_missing_samples() 
 
 def test_policies_of_all_kinds_have_a_planner() -> None:
     for entry in (*POLICIES.values(), Policy("w_energy:0.3", "weighted", 0.3)):
-        assert make(entry, 4, 120, 1).plan(range(4)) == [30] * 4
+        shares = make(entry, 4, 120, 1).plan(range(4))
+        assert sorted(shares) == ([0, 40, 40, 40] if entry.kind == "oort" else [30] * 4)
 
 
 SILOS = [((0, 3), 90), ((1, 2), 40)]

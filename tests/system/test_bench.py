@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from paceline import GlobalSampler
 from paceline.errors import RunError
 from paceline.one_way import KINDS
-from paceline_host import bench_controller, bench_sampler, bench_transfer
+from paceline_host import bench_controller, bench_sampler, bench_simulator, bench_transfer
 
 
 def test_what_the_transfer_benchmark_sends_comes_back_by_every_kind() -> None:
@@ -40,6 +42,16 @@ def test_the_sampler_benchmark_refuses_a_sampler_that_loses_samples(monkeypatch:
     monkeypatch.setattr(GlobalSampler, "schedule", careless)
     with pytest.raises(RunError, match="K=10 B=100: "):
         bench_sampler.check(case)
+
+
+def test_the_simulators_benchmark_times_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench_simulator, "IN_FULL", {30: 2})
+    monkeypatch.setattr(bench_simulator, "ALONE", {300: 2})
+    rows = list(bench_simulator.measure(lambda text: None))
+    assert [len(values) for _, _, values in rows] == [5, 5, 2, 2]
+    assert {unit for _, unit, _ in rows} == {"s"}
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_controllers_benchmark_agrees_with_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from paceline.commandline import Program, add_completion
 from paceline.version import VERSION
-from paceline_host.commands import bench, config, data, experiments, host, keys, look, operate, report, run, verify
+from paceline_host.commands import (
+    bench,
+    config,
+    data,
+    experiments,
+    host,
+    keys,
+    look,
+    operate,
+    report,
+    run,
+    simulate,
+    verify,
+)
 
 
 def program() -> Program:
@@ -20,7 +33,7 @@ def program() -> Program:
     )
     for add in (
         run.add, run.add_resume, verify.add, report.add_runs, report.add_report, look.add, host.add, operate.add,
-        data.add, experiments.add, bench.add, keys.add, config.add, add_completion,
+        data.add, experiments.add, simulate.add, bench.add, keys.add, config.add, add_completion,
     ):  # fmt: skip
         add(made)
     return made

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from paceline.commandline import Program
 from paceline.talk import Talk
@@ -19,30 +21,32 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, meter; how true joules are:"
-        " energy",
+        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, simulator, meter; how true"
+        " joules are: energy",
         about="Each figure with its median, range and number of repeats."
         " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
         " these two run only when they are named.",
         examples=[
-            ("paceline bench", "all benchmarks, in three minutes"),
+            ("paceline bench", "all benchmarks, in five minutes"),
             ("paceline bench allocate --json", "one of them, for a program"),
+            ("paceline bench controller --compare before.json", "ratios to what --json had saved, and what is slower"),
             ("paceline bench sampler", "ns a draw, beside numpy's ways and the machine's limit, and the ratios"),
             ("paceline bench controller", "11 to a million boards, beside numpy"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
             ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),
             ("paceline bench meter --beside other/bin/python", "what reading costs, beside CodeCarbon and pyJoules"),
         ],
-        exits=(4, 9, 10),
+        exits=(3, 4, 9, 10),
     )
     parser.add_argument(
         "what",
         nargs="*",
         metavar="WHAT",
-        help="allocate, controller, sampler, agent, round, transfer (default: these), energy, meter",
+        help="allocate, controller, sampler, agent, round, transfer, simulator (default: these), energy, meter",
     )
-    parser.offers = {"what": ("allocate", "controller", "sampler", "agent", "round", "transfer", *PAGES)}
+    parser.offers = {"what": ("allocate", "controller", "sampler", "agent", "round", "transfer", "simulator", *PAGES)}
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="what --json had saved: ratios to its medians")
     parser.add_argument("--trials", type=int, default=200, metavar="N", help="energy: windows a row (default: 200)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="energy: of all its draws (default: 1)")
     parser.add_argument("--out", metavar="DIR", help="energy, meter: write their page there, and the picture")
@@ -52,6 +56,7 @@ def add(program: Program) -> None:
 
 def _bench(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_host.bench import BENCHES, machine
+    from paceline_host.bench_compare import compared, read_saved, verdicts
 
     unknown = [name for name in arguments.what if name not in (*BENCHES, *PAGES)]
     if unknown:
@@ -61,18 +66,35 @@ def _bench(arguments: argparse.Namespace, talk: Talk) -> int:
         if len(arguments.what) > 1:
             talk.error(f"{alone[0]} is a table of its own: name it alone", event="usage")
             return 2
+        if arguments.compare is not None:
+            talk.error(f"--compare: {alone[0]} has no medians to compare", event="usage")
+            return 2
         return (_energy if alone == ["energy"] else _meter)(arguments, talk)
+    saved = read_saved(arguments.compare) if arguments.compare is not None else None
     rows = [row for name in arguments.what or BENCHES for row in BENCHES[name](talk)]
+    if saved is not None:
+        rows = compared(rows, saved)
     if arguments.json:
         print(json.dumps({"schema": "paceline-bench-1", "machine": machine(), "figures": rows}, indent=1))
     else:
         for row in rows:
             print(
                 f"{row['name']:58} {row['median']:9.3f} {row['unit']:4} "
-                f"({row['least']:.3f} to {row['most']:.3f}, {row['repeats']} times)"
+                f"({row['least']:.3f} to {row['most']:.3f}, {row['repeats']} times){_then(row)}"
             )
         talk.info(" ".join(f"{key} {value}" for key, value in machine().items()))
+    for text in verdicts(rows, saved, machine()) if saved is not None else ():
+        talk.info(text, event="compared")
     return 0
+
+
+def _then(row: Mapping[str, Any]) -> str:
+    """Return the columns of a comparison, where there is one."""
+    if "ratio" not in row:
+        return ""
+    if row["ratio"] is None:
+        return "  before: none"
+    return f"  before {row['then']:.3f}, {row['ratio']:.2f}x {row['verdict']}".rstrip()
 
 
 def _energy(arguments: argparse.Namespace, talk: Talk) -> int:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The boards of a scenario: names and models, made anew for each policy. From a profile, or from a recorded run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.errors import SettingsError
+from paceline_host.profile import BoardProfile, load_profile
+from paceline_host.simulation.models import BoardModel, RecordedModel, profiles
+from paceline_host.simulation.scenario import Scenario
+
+if TYPE_CHECKING:
+    from paceline_host.whatif import Recording
+
+
+class Fleet:
+    """`names`, and `models` as often as they are asked for. Raises PacelineError."""
+
+    def __init__(self, scenario: Scenario, replayed: Path | None) -> None:
+        """`replayed`: folder of a run whose measured costs the boards have."""
+        self._recording = _recording(replayed) if replayed is not None else None
+        self._boards: list[BoardProfile] = []
+        if self._recording is None:
+            shipped = load_profile(scenario.profile).boards
+            self._boards = profiles(shipped, scenario.boards or len(shipped), scenario.seed)
+            self.names = [board.name for board in self._boards]
+            self.scenario = scenario
+            return
+        recording = self._recording
+        if scenario.boards not in (0, len(recording.names)):
+            raise SettingsError(
+                [f"{replayed} has {len(recording.names)} boards, which cannot be made {scenario.boards}"]
+            )
+        self.names = recording.names
+        run = recording.run
+        self.scenario = replace(
+            scenario, budget=scenario.budget or run.budget, samples=run.samples, batch=run.batch
+        )  # fmt: skip
+
+    def models(self) -> list[BoardModel]:
+        """Return the boards as they are before the first round."""
+        s, recording = self.scenario, self._recording
+        if recording is not None:
+            return [RecordedModel(recording, i, s.seed, s.noise) for i in range(len(self.names))]
+        return [
+            BoardModel(
+                board, i, s.seed, s.batch, s.seconds_per_sample, round_fixed_s=s.round_fixed_s, noise=s.noise,
+                drift_sd=s.drift,
+            )
+            for i, board in enumerate(self._boards)
+        ]  # fmt: skip
+
+    def declared(self) -> dict[str, object]:
+        """Return what a report's closed form needs; nothing where boards are more than a profile says."""
+        s = self.scenario
+        if self._recording is not None or s.round_fixed_s or s.drift or s.fault or s.fault_rate or s.boards:
+            return {}
+        return {
+            "profile": s.profile, "boards": [asdict(board) for board in self._boards],
+            "reference_seconds_per_sample": s.seconds_per_sample,
+        }  # fmt: skip
+
+
+def _recording(folder: Path) -> Recording:
+    from paceline_host.whatif import Recording  # here: it brings numpy
+
+    return Recording(folder)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be simulated: one frozen dataclass, filled from a TOML file and the command line. Decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from paceline.policies import METHODS, policy
+from paceline.settings import Bounds
+from paceline_host.simulation.faults import Fault
+
+SHARE = 1091  # samples a board and round, where no budget is given: the demo's
+MOST_BOARDS = 1_000_000
+MOST_IN_FULL = 20_000  # boards that speak the protocol
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Defaults: the demo's experiment over the demo's fleet."""
+
+    policies: Annotated[tuple[str, ...], Bounds(ge=1)] = ("equal", "time", "low-energy")
+    rounds: Annotated[int, Bounds(ge=1, le=1_000_000)] = 20
+    boards: Annotated[int, Bounds(ge=0, le=MOST_BOARDS)] = 0  # 0: as many as the profile has; more: like those
+    budget: Annotated[int, Bounds(ge=0, le=2_000_000_000)] = 0  # samples a round; 0: SHARE for each board
+    seed: Annotated[int, Bounds(ge=0, lt=1 << 63)] = 1
+    profile: Annotated[str, Bounds(ge=1)] = "eleven-boards"  # shipped, or a path
+    samples: Annotated[int, Bounds(ge=1, lt=1 << 31)] = 60_000  # in the data set that nobody reads
+    batch: Annotated[int, Bounds(ge=1, le=1 << 20)] = 16
+    minimum: Annotated[int, Bounds(ge=0)] = 1
+    seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.0025  # of a board of speed 1.0
+    round_fixed_s: Annotated[float, Bounds(ge=0, le=3600)] = 0.0  # of each slice, whatever its size
+    noise: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # relative, of a slice as a whole; of steps: the profile's
+    drift: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # relative, of seconds per sample from one round to the next
+    latency_s: Annotated[float, Bounds(ge=0, le=60)] = 0.001
+    megabits_per_s: Annotated[float, Bounds(gt=0, le=1e6)] = 100.0  # of each board's link, each way
+    model_bytes: Annotated[int, Bounds(ge=16, le=1 << 34)] = 203_560  # that links are charged for; the demo's
+    patience_s: Annotated[float, Bounds(ge=1, le=3600)] = 30.0
+    fault_rate: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # of a board in a round, at random
+    fault: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.policies:
+            if policy(name).name in METHODS:
+                raise ValueError(f"policy {name!r} is a method of split learning, which the simulator does not do")
+        if len(set(self.policies)) < len(self.policies):
+            raise ValueError("policies: each only once")
+
+    def budget_of(self, boards: int) -> int:
+        """Return the samples a round."""
+        return self.budget or SHARE * boards
