@@ -156,6 +156,8 @@ def effective(experiment: Experiment) -> dict[str, Any]:
     table: dict[str, Any] = toml.plain(experiment)
     name = str(experiment.task["name"])
     options = {key: value for key, value in experiment.task.items() if key != "name"}
+    if not experiment.silo:
+        del table["silo"]
     table["task"] = {"name": name, **toml.plain(load_table(options, OPTIONS[name], where="task"))}
     return table
 
