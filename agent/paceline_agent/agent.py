@@ -105,7 +105,7 @@ class Agent:
             self._hear_trainer()
         if self._joules.fileno() in ready:
             self._joules.drain()
-            self._mind_the_meter()
+        self._mind_the_meter()  # one that hangs says nothing
         self._settle_joules()
         if self._config.end_with_stdin and sys.stdin.fileno() in ready:
             self._stopping = "its parent is gone"

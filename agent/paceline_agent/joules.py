@@ -20,14 +20,19 @@ from paceline import machine as m
 from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
+from paceline_agent.cadence import rhythm_of
 from paceline_agent.counter_edges import CounterEdges
 from paceline_agent.frozen import WATCHED, Frozen
+from paceline_agent.late import Late
 from paceline_agent.ledger import FLAGS, Edge, Ledger, Split, Tally
 from paceline_agent.measuring import Scatter, Spread
 from paceline_agent.metering import MeterThread, Pace
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterSettings, Reading, open_source
 
 KNOTS = 1024  # readings that are remembered
+# A slice waits for the joules of its window, from their asking on, this long at least, for three of the source's own
+# periods, and never longer than the last: then it goes without.
+WAIT_S, WAIT_PERIODS, WAIT_MOST_S = 1.0, 3, 10.0
 FLAGGED = 256  # stretches of flagged readings that are remembered
 
 
@@ -42,7 +47,7 @@ class Joules:
         self.source: str = settings.source
         self.known = settings.source != "none"
         self._ledger: Ledger | None = None
-        self._measuring: list[int] = []
+        self._measuring: dict[int, Late] = {}  # lease -> when it has waited long enough
         self._thread: MeterThread | None = None
         self._integrator: EnergyIntegrator | None = None
         self._flagged: deque[tuple[int, int, tuple[str, ...]]] = deque(maxlen=FLAGGED)  # from, to, what
@@ -144,7 +149,9 @@ class Joules:
 
     def measure(self, lease: int) -> None:
         """Ask for a lease's compute energy."""
-        self._measuring.append(lease)
+        period_s = rhythm_of(self._meter).update_us / 1e6 if self._thread is not None else 0.0
+        wait_s = min(max(WAIT_S, WAIT_PERIODS * period_s), WAIT_MOST_S)
+        self._measuring[lease] = Late(time.monotonic() + wait_s)
         self._is_news = True
 
     def measure_split(self, run: str, round_: int, t_us: int) -> None:
@@ -193,7 +200,8 @@ class Joules:
 
     def settled(self) -> list[m.Event]:
         """Return the answers that have become final."""
-        if not self._is_news:
+        overdue = {lease for lease, late in self._measuring.items() if late.is_over(time.monotonic())}
+        if not (self._is_news or overdue or self._is_down()):
             return []
         self._is_news = False
         if self._idle is not None and self._integrator is not None:
@@ -210,10 +218,12 @@ class Joules:
             scatter = None if self._spread is None else self._scatter
             answers = self._ledger.settle(until_us, self._window, self._edge, scatter)
         events: list[m.Event] = []
-        for lease in self._take_measuring():
+        for lease, late in self._take_measuring().items():
             tally = self._ledger.computed(lease)
-            if tally is None:
-                self._measuring.append(lease)
+            if tally is None and lease in overdue:
+                events.append(m.Measured(lease, None, None, self.source, FLAGS["unknown"]))
+            elif tally is None:
+                self._measuring[lease] = late
             else:
                 bound_uj = None if tally.energy_uj is None else tally.bound_uj
                 flags = tally.flags | (FLAGS["estimated"] if tally.is_estimated else 0)
@@ -285,8 +295,8 @@ class Joules:
     def _is_down(self) -> bool:
         return self._thread is not None and self._thread.down
 
-    def _take_measuring(self) -> list[int]:
-        taken, self._measuring = self._measuring, []
+    def _take_measuring(self) -> dict[int, Late]:
+        taken, self._measuring = self._measuring, {}
         return taken
 
 

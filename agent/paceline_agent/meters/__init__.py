@@ -30,6 +30,7 @@ SOURCES = {
 }
 SYSFS = "/sys"
 POWERCAP = "/sys/class/powercap"
+POWER_MAX_UW = 100_000_000_000  # 100 kW, above which the integrator believes no reading
 
 
 class MeterError(PacelineError):

@@ -19,6 +19,7 @@ from paceline_agent.meters.counting import Counter, CounterSum, asleep_us
 from paceline_agent.meters.findings import Finding, Where, refused
 from paceline_agent.meters.hwmon_tree import RailFiles, choose, find_rails
 from paceline_agent.meters.rail import Rail
+from paceline_agent.sieve import power_fault
 
 UPDATE_US = 1_000  # no joule counter of a chip is known to move faster
 UPDATE_MOST_US = 10_000_000  # whatever a driver claims
@@ -194,6 +195,8 @@ def _read(rail: RailFiles, energy: bool = False) -> Rail:
         power_uw = voltage_mv * current_ma
     elif rail.power is not None:
         power_uw = sysfs.read_int(rail.power, "a power") * rail.power_unit_uw
+    if power_uw is not None and (fault := power_fault(power_uw)):
+        raise MeterError(f"rail {rail.name} ({rail.current or rail.power}) {fault}")
     energy_uj = sysfs.read_int(rail.energy, "microjoules") if energy and rail.energy is not None else None
     return Rail(
         rail.label, None if voltage_mv is None else voltage_mv * 1000,

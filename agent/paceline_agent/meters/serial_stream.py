@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline_agent.meters import Reading
+from paceline_agent.meters import POWER_MAX_UW, Reading
 from paceline_agent.meters.device_clock import DeviceClock
 
 WRAP = 1 << 32  # a sequence number's, and a device time's in its own unit
@@ -20,7 +20,6 @@ JUMP_US = 10_000_000  # the device's clock and ours go apart by more, between tw
 WAITING = 4096  # readings held until the device's clock is known; at a kilohertz that is twice the time it takes
 SLEW = 0.01  # a better knowledge of the clock is worked in by so much of each interval
 STEPS = 9  # last times between samples; a lost or late one changes not the middle one
-POWER_MAX_UW = 100_000_000_000  # 100 kW, above which the integrator believes no reading
 
 Kind = Literal["energy", "mean", "point"]
 
