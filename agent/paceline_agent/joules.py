@@ -22,7 +22,8 @@ from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
 from paceline_agent.cadence import rhythm_of
 from paceline_agent.counter_edges import CounterEdges
-from paceline_agent.frozen import WATCHED, Frozen
+from paceline_agent.frozen import STANDS_STILL, WATCHED, Frozen, watcher
+from paceline_agent.gaps import Peak
 from paceline_agent.late import Late
 from paceline_agent.ledger import FLAGS, Edge, Ledger, Split, Tally
 from paceline_agent.measuring import Scatter, Spread
@@ -56,7 +57,10 @@ class Joules:
         self._scatters: deque[tuple[int, Scatter]] = deque(maxlen=KNOTS)  # from when on, and what
         self._counts = CounterEdges(KNOTS)
         self._is_points = self._is_counter = False
-        self._frozen = Frozen() if settings.source in WATCHED else None
+        self._frozen: Frozen | None = None
+        self._is_live = settings.source in WATCHED  # edges of this board's work tell of it
+        self._doubt = ""  # of the last reading
+        self._peak = Peak()
         self._idle: Ledger | None = None
         self.idle: Tally | None = None  # what `measure_idle` has found
         self._active_us: int | None = None  # since when it computes
@@ -70,6 +74,7 @@ class Joules:
             return self
         self.source = meter.source
         self._meter = meter
+        self._frozen = watcher(self._settings.source, meter.source, rhythm_of(meter).update_us)
         name, set_ms = self._settings.source, self._settings.period_ms
         self._thread = MeterThread(
             meter, None if set_ms is None else set_ms / 1000, instant=name in INSTANT, scattered=name in SCATTERED
@@ -109,7 +114,7 @@ class Joules:
     @property
     def doubt(self) -> str:
         """Why its readings are not to be trusted."""
-        return str(self._frozen) if self._frozen is not None and self._frozen.is_frozen else ""
+        return self._doubt
 
     def said(self) -> list[str]:
         """Return what the meter itself has said to a person since the last call."""
@@ -119,9 +124,9 @@ class Joules:
         """Computing began or ended. At its end a reading is taken at once, so that the window can be closed."""
         if self._thread is not None:
             self._meter.activity(t_us, active)
-            if self._frozen is not None:
+            if self._frozen is not None and self._is_live:
                 self.drain()  # what was read before belongs there
-            if self._frozen is not None and self._frozen.edge(t_us, active):
+            if self._frozen is not None and self._is_live and self._frozen.edge(t_us, active):
                 self._flagged.append((self._frozen.since_us, t_us, ("frozen",)))  # what is not settled yet
             if active:
                 self._active_us = t_us
@@ -176,9 +181,12 @@ class Joules:
                 self._period_us = reading.period_us
                 self._integrator.set_period(reading.period_us)
                 continue
-            if self._frozen is not None and self._frozen.seen(reading, getattr(self._meter, "steps", 0)):
-                reading = replace(reading, flags=(*reading.flags, "frozen"))
+            if self._frozen is not None:
+                steps, counts = getattr(self._meter, "steps", 0), getattr(self._meter, "counts", False)
+                reading = self._frozen.flagged(reading, steps, counts=counts)
+            self._doubt = self._why_frozen() if "frozen" in reading.flags else ""
             self._note(reading)
+            self._peak.add(reading)
             try:
                 edge_uj = reading.error_uj if isinstance(reading, Count) else reading.edge_uj
                 self._edge_uj = max(self._edge_uj, edge_uj)
@@ -275,17 +283,35 @@ class Joules:
             return _unknown(t0_us, t1_us)
         if energy is None:
             return _unknown(t0_us, t1_us) if self._is_down() else None
+        gap_uj = self._peak.bound_uj(t1_us - t0_us - energy.covered_us)
+        if gap_uj is None:
+            energy = replace(energy, energy_uj=None)
+        elif gap_uj:
+            energy = replace(energy, bound_uj=energy.bound_uj + gap_uj)
         if not self._flagged:
             return energy
         said = [flags for begin_us, end_us, flags in self._flagged if begin_us <= t1_us and end_us >= t0_us]
+        if any(begin < t1_us and end > t0_us and "frozen" in flags for begin, end, flags in self._flagged):
+            energy = replace(energy, energy_uj=None)  # nobody counted
+        else:
+            said = [tuple(flag for flag in flags if flag != "frozen") for flags in said]
         flags = dict.fromkeys((*energy.flags, *(flag for some in said for flag in some)))
         return replace(energy, flags=tuple(flags)) if said else energy
+
+    def _why_frozen(self) -> str:
+        if self._frozen is not None and self._frozen.is_frozen:
+            return str(self._frozen)
+        return STANDS_STILL
 
     def _note(self, reading: Reading | Count) -> None:
         """Keep the flags of a reading, so that windows can be given them; what goes on is kept as one."""
         if not reading.flags:
             return
         t0_us, t1_us = (reading.t_us,) * 2 if isinstance(reading, Count) else (reading.t0_us, reading.t1_us)
+        if "frozen" in reading.flags and self._integrator is not None:  # what has passed since the last one, at least
+            t0_us = min(t0_us, self._integrator.final_us or t0_us)
+            if self._frozen is not None and self._frozen.is_frozen:
+                t0_us = min(t0_us, self._frozen.since_us)
         begin_us, end_us, flags = self._flagged[-1] if self._flagged else (0, 0, ())
         if flags == reading.flags and t0_us - end_us <= 3 * self._period_us:
             self._flagged[-1] = (begin_us, t1_us, flags)

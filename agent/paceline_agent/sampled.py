@@ -18,7 +18,7 @@ from types import TracebackType
 
 from paceline.settings import load_table
 from paceline_agent.cadence import Cadence, rhythm_of
-from paceline_agent.frozen import WATCHED
+from paceline_agent.frozen import STANDS_STILL, WATCHED, watcher
 from paceline_agent.measuring import Measurement, Measuring, Window
 from paceline_agent.metering import MeterThread, Sink
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterError, MeterSettings, Reading, open_source
@@ -40,6 +40,8 @@ class SampledMeter:
         self._changed = threading.Condition()
         set_us = None if settings.period_ms is None else settings.period_ms * 1000
         self._measuring = Measuring(meter.source, Cadence(rhythm_of(meter), set_us).period_us)
+        self._frozen = watcher(settings.source, meter.source, rhythm_of(meter).update_us)
+        self.doubt = ""  # why its readings are not to be trusted at present
         self._reads = 0  # good ones
         self._closed = False
         self._process = os.getpid()
@@ -116,11 +118,20 @@ class SampledMeter:
         """Count readings."""
         with self._changed:
             self._reads += 1
+            readings = [self._watched(reading) for reading in readings]
             for reading in readings:
                 self._measuring.add(reading)
             self._changed.notify_all()
         for tap in self._taps:
             tap.took(readings)
+
+    def _watched(self, reading: Reading | Count) -> Reading | Count:
+        if self._frozen is not None:
+            reading = self._frozen.flagged(reading, self.steps, counts=bool(getattr(self._meter, "counts", False)))
+        self.doubt = ""
+        if "frozen" in reading.flags:
+            self.doubt = str(self._frozen) if self._frozen is not None and self._frozen.is_frozen else STANDS_STILL
+        return reading
 
     def missed(self, trouble: str) -> None:
         """Count a failed read."""
@@ -225,7 +236,7 @@ class MeterWindow:
         """Return what it has taken up to the last reading. Raises MeterError when it has not begun."""
         window = self._opened()
         with self._lock:
-            return self._measuring.result(window)
+            return self._measuring.result(window, _now_us())
 
     def _opened(self) -> Window:
         self._meter.check_process()

@@ -17,6 +17,7 @@ from paceline.errors import SettingsError
 from paceline_agent.meters import MeterError, MeterSettings, Reading, open_meter
 from paceline_agent.sampled import FORCED_S, SampledMeter
 
+from . import trees
 from .trees import battery, hwmon, ina2xx, ina3221, processor, put
 
 
@@ -184,7 +185,9 @@ def test_a_window_over_counters_holds_the_truth_within_its_bound(tmp_path: Path)
 
 def test_auto_takes_what_sees_the_whole_board(tmp_path: Path) -> None:
     processor(tmp_path)
-    with open_meter(sysfs_root=str(tmp_path)) as meter:
+    with pytest.raises(MeterError, match="stands still"):
+        open_meter(sysfs_root=str(tmp_path))
+    with trees.moving(tmp_path / "class"), open_meter(sysfs_root=str(tmp_path)) as meter:
         assert meter.source == "rapl/package-0"
     battery(tmp_path, power_now=5_000_000)
     with open_meter(sysfs_root=str(tmp_path)) as meter:
@@ -264,3 +267,17 @@ def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path: Path) -> None:
         open_meter("hwmon", label=["VDD_IN"])
     with pytest.raises(SettingsError, match="did you mean hwmon"):
         open_meter("hwmom")
+
+
+def test_a_window_over_a_counter_that_stands_still_is_unknown_and_says_why(tmp_path: Path) -> None:
+    processor(tmp_path)
+    with open_meter("rapl", sysfs_root=str(tmp_path), period_ms=20) as meter:
+        with meter.window() as w:
+            end_s = time.monotonic() + 20
+            while not meter.doubt:
+                assert time.monotonic() < end_s
+                time.sleep(0.01)
+            assert (w.so_far().energy_j, w.so_far().power_w) == (None, None)
+        assert "has not moved by a bit" in meter.doubt
+    assert (w.energy_j, w.result.bound_j) == (None, None)
+    assert set(w.result.flags) == {"frozen", "unknown"}

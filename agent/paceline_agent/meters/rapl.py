@@ -132,8 +132,7 @@ def find(where: Where) -> list[Finding]:
     extra = [kind for kind in ("dram", "psys") if _has(root, kind)]
     todo = f"meter.domains can choose {' and '.join(extra)} too" if extra else ""
     if _stands_still(domains):
-        about += "; it stood still while this was looked at: frozen"
-        todo = "compare it with another meter or a load (`meter selftest`): joules of a frozen counter are 0"
+        return [Finding("meter", "rapl", name, False, f"{about}; it stands still, which it cannot: frozen")]
     return [Finding("meter", "rapl", name, True, about, todo)]
 
 

@@ -49,6 +49,11 @@ class SerialMeter:
         return self._speech.steps
 
     @property
+    def counts(self) -> bool:
+        """Return whether it counts joules: a power that it gives is its count's step."""
+        return self._speech.stream is not None and self._speech.stream.kind == "energy"
+
+    @property
     def health(self) -> Health:
         """Return what went wrong so far."""
         return self._speech.stream.health if self._speech.stream is not None else Health()
