@@ -44,6 +44,7 @@ class SampledMeter:
         self.doubt = ""  # why its readings are not to be trusted at present
         self._reads = 0  # good ones
         self._closed = False
+        self._active = 0  # so many blocks say that this board computes
         self._process = os.getpid()
         self._thread = MeterThread(
             meter, None if set_us is None else set_us / 1e6, instant=settings.source in INSTANT,
@@ -106,11 +107,17 @@ class SampledMeter:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Say that this board computes inside it: declared watts are `active_w` there. A sensor has no use for it."""
-        self._meter.activity(_now_us(), True)
+        self._compute(1)
         try:
             yield
         finally:
-            self._meter.activity(_now_us(), False)
+            self._compute(-1)
+
+    def _compute(self, more: int) -> None:
+        with self._changed:
+            was, self._active = self._active > 0, self._active + more
+            if was != (self._active > 0):
+                self._meter.activity(_now_us(), self._active > 0)
 
     # Called by the thread that reads -----------------------------------------------------------------------------
 
@@ -172,6 +179,11 @@ class SampledMeter:
         """Return whether this is a forked child, which has no thread that reads, and maybe a lock that nobody opens."""
         return self._process != os.getpid()
 
+    def check_open(self) -> None:
+        """Raise MeterError once it is closed."""
+        if self._closed:
+            raise MeterError(f"{self.source} is closed: nobody reads it any more", "open it anew")
+
     def check_process(self) -> None:
         """Raise MeterError in a forked child."""
         if self.is_elsewhere:
@@ -205,6 +217,7 @@ class MeterWindow:
     def __enter__(self) -> MeterWindow:
         """Open it at a reading taken now. Raises MeterError when none can be had."""
         self._meter.check_process()
+        self._meter.check_open()
         begin_us = _now_us()
         if not self._meter.read_until(lambda: (self._measuring.final_us or 0) >= begin_us):
             raise MeterError(f"{self._meter.source} gives no reading: {self._meter.trouble or 'it does not answer'}")

@@ -2,12 +2,14 @@
 """Tells readings that can be taken from those that nothing real can have given, whatever a sensor's file or line says.
 
 Pure. A reading that is refused is a missed sample; it never reaches an integrator, and no number of a sensor can end
-who reads it. What is not after the last reading is no fault, and no news.
+who reads it. What is not after the last reading is no fault, and no news. Power that flows backwards bears a flag,
+whatever gave it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paceline_agent.meters import POWER_MAX_UW, Count, Reading
 
@@ -40,7 +42,7 @@ class Sieve:
                 continue
             self._kind = _kind(reading)
             self.newest_us = max(self.newest_us, _end_us(reading))
-            good.append(reading)
+            good.append(_signed(reading))
         return good, faults
 
     def _fault(self, reading: Reading | Count, now_us: int | None) -> str:
@@ -62,6 +64,13 @@ def power_fault(power_uw: int) -> str:
     if abs(power_uw) <= POWER_MAX_UW:
         return ""
     return f"shows {power_uw / 1e6:.3g} W, which no board draws (the limit is {POWER_MAX_UW / 1e9:g} kW)"
+
+
+def _signed(reading: Reading | Count) -> Reading | Count:
+    """Return a reading that bears the flag where its power is below 0 by more than it may be off."""
+    if isinstance(reading, Count) or reading.power_uw >= -reading.error_uw or "negative" in reading.flags:
+        return reading
+    return replace(reading, flags=(*reading.flags, "negative"))
 
 
 def _power_fault(reading: Reading) -> str:

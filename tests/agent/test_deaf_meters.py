@@ -268,3 +268,16 @@ def test_who_was_stopped_and_goes_on_is_not_late_at_once() -> None:
     assert not late.is_over(500.0), "what it waits for may be there already"
     assert not late.is_over(500.0 + GRACE_S / 2)
     assert late.is_over(500.1 + GRACE_S)
+
+
+@pytest.mark.parametrize(
+    ("power_uw", "error_uw", "flags"),
+    [(-2_000, 1_999, ("negative",)), (-2_000, 2_000, ()), (-1, 0, ("negative",)), (0, 0, ()), (5, 0, ())],
+)
+def test_power_that_flows_backwards_bears_the_flag_whatever_gave_it(
+    power_uw: int, error_uw: int, flags: tuple[str, ...]
+) -> None:
+    (reading,), _ = Sieve().take([Reading(5, 5, power_uw, error_uw)])
+    assert reading.flags == flags
+    (again,), _ = Sieve().take([reading])
+    assert again.flags == flags, "once"

@@ -281,3 +281,48 @@ def test_a_window_over_a_counter_that_stands_still_is_unknown_and_says_why(tmp_p
         assert "has not moved by a bit" in meter.doubt
     assert (w.energy_j, w.result.bound_j) == (None, None)
     assert set(w.result.flags) == {"frozen", "unknown"}
+
+
+def test_who_computes_inside_who_computes_still_does_once_the_inner_one_is_over() -> None:
+    settings = MeterSettings("modelled", period_ms=20, idle_w=1.0, active_w=6.0)
+    with open_meter(settings) as meter:
+        with meter.active():
+            with meter.active():
+                pass
+            with meter.window() as inside:
+                time.sleep(0.05)
+        with meter.window() as after:
+            time.sleep(0.05)
+    assert inside.result.power_w == pytest.approx(6.0)
+    assert after.result.power_w == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("source", ["modelled", "hwmon"])
+def test_a_closed_meter_opens_no_window(tmp_path: Path, source: str) -> None:
+    ina2xx(tmp_path)
+    keys: dict[str, object] = (
+        {"idle_w": 1.0, "active_w": 6.0} if source == "modelled" else {"sysfs_root": str(tmp_path)}
+    )
+    meter = open_meter(source, **keys)
+    meter.close()
+    with pytest.raises(MeterError, match="is closed: nobody reads it any more; open it anew"), meter.window():
+        pass
+
+
+def test_readings_that_cannot_be_are_told_and_counted_and_their_time_is_not_covered(tmp_path: Path) -> None:
+    folder = ina2xx(tmp_path)
+    with open_meter("hwmon", sysfs_root=str(tmp_path), period_ms=20) as meter, meter.window() as w:
+        put(folder / "curr1_input", 999_999_999)
+        end_s = time.monotonic() + 20
+        while (so_far := w.so_far()).coverage > 0.9 or so_far.missed < 5:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        assert so_far.energy_j is None
+        assert "which no board draws" in meter.trouble
+        put(folder / "curr1_input", 1_000)
+        while w.so_far().energy_j is None:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        assert meter.trouble == ""
+    assert w.result.coverage < 1
+    assert "gap" in w.result.flags
