@@ -96,7 +96,7 @@ class Agent:
 
     def _turn(self) -> None:
         due_s = self._machine.wake_s()
-        ready = self._link.poll(OUTBOX_S if self._outbox else max(0.0, min(1.0, due_s - _now_s())))
+        ready = self._link.poll(OUTBOX_S if self._outbox else max(0.0, min(1.0, due_s - _now_s(), self._joules.look_s)))
         if self._link.refused:
             raise KeyFileError(f"cannot work with {self._config.host.endpoint}: {self._link.trouble}")
         for arrival in self._link.receive():

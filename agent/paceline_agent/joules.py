@@ -8,6 +8,7 @@ the answer final.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -34,6 +35,7 @@ KNOTS = 1024  # readings that are remembered
 # A slice waits for the joules of its window, from their asking on, this long at least, for three of the source's own
 # periods, and never longer than the last: then it goes without.
 WAIT_S, WAIT_PERIODS, WAIT_MOST_S = 1.0, 3, 10.0
+LOOK_S = 0.1
 FLAGGED = 256  # stretches of flagged readings that are remembered
 
 
@@ -205,6 +207,11 @@ class Joules:
                 fresh = self._spread.add(reading)
                 if fresh is not None:
                     self._scatters.append(fresh)
+
+    @property
+    def look_s(self) -> float:
+        """Within how many seconds to ask `settled` though there is nothing to read."""
+        return LOOK_S if self._measuring else math.inf
 
     def settled(self) -> list[m.Event]:
         """Return the answers that have become final."""

@@ -123,8 +123,10 @@ def replay(arguments: argparse.Namespace, talk: Talk) -> int:
         raise MeterError(f"{arguments.file} has {what} ({missed} missed), so its joules are unknown", "record anew")
     begin_us = first_us + round(arguments.begin * 1e6)
     end_us = last_us if arguments.end is None else first_us + round(arguments.end * 1e6)
-    if begin_us > end_us:
-        raise MeterError(f"{arguments.file} has {(last_us - first_us) / 1e6:g} s, and --begin must not lie after --end")
+    if begin_us >= min(end_us, last_us):
+        raise MeterError(
+            f"{arguments.file} has {(last_us - first_us) / 1e6:g} s, and --begin must lie before that and before --end"
+        )
     measuring = Measuring(f"replay/{trace.source}", trace.period_us)
     sieve, frozen = Sieve(), watcher("replay", trace.source)
     window = measuring.open(begin_us)

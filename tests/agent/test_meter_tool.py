@@ -272,8 +272,34 @@ def test_a_trace_that_ends_too_early_leaves_the_rest_unknown(tmp_path: Path, cap
     assert call("replay", trace, "--end", "1", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["energy_j"], shown["missed"]) == (None, 1)
-    assert call("replay", trace, "--begin", "5") == 7
-    assert "--begin must not lie after --end" in capsys.readouterr().err
+    for outside in (("--begin", "5"), ("--begin", "5", "--end", "6"), ("--begin", "0.00005", "--end", "0.00005")):
+        assert call("replay", trace, *outside) == 7
+        assert "--begin must lie before that and before --end" in capsys.readouterr().err
+
+
+def test_what_a_trace_has_after_its_last_reading_is_part_of_it(tmp_path: Path, capsys: Captured) -> None:
+    trace = tmp_path / "t"
+    lines = ['{"schema":"paceline-trace-1","source":"x","period_us":100000}']
+    lines += [json.dumps({"t0": t, "t1": t, "uw": 5_000_000, "error": 0}) for t in range(0, 1_000_001, 100_000)]
+    trace.write_text("\n".join([*lines, '{"missed":"gone","t":4000000}', ""]), encoding="utf-8")
+    assert call("replay", trace, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["energy_j"], shown["coverage"], shown["missed"]) == (None, 0.25, 1)
+
+
+def test_readings_of_a_trace_that_cannot_be_are_told_and_counted(tmp_path: Path, capsys: Captured) -> None:
+    trace = tmp_path / "t"
+    lines = ['{"schema":"paceline-trace-1","source":"x","period_us":100000}']
+    lines += [
+        json.dumps({"t0": t, "t1": t, "uw": 10**12 if t == 500_000 else 5_000_000, "error": 0})
+        for t in range(0, 1_000_001, 100_000)
+    ]
+    trace.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    assert call("replay", trace, "--json") == 0
+    told = capsys.readouterr()
+    shown = json.loads(told.out)
+    assert (shown["energy_j"], shown["missed"]) == (pytest.approx(5.0), 1)
+    assert "1e+06 W, which no board draws" in told.err
 
 
 @pytest.mark.parametrize(
