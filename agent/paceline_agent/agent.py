@@ -26,6 +26,7 @@ from paceline.talk import Talk
 from paceline.version import VERSION
 from paceline_agent import channel
 from paceline_agent.child import TrainerChild
+from paceline_agent.complaints import Complaints
 from paceline_agent.config import AgentConfig
 from paceline_agent.idle import Idle, seconds_of
 from paceline_agent.joules import Joules
@@ -53,7 +54,7 @@ class Agent:
         self._status: int | None = None
         self._load: wire.Load | None = None
         self._watched: int | None = None
-        self._trouble, self._doubted = "", False
+        self._complaints, self._doubted = Complaints(), False
 
     def stop(self, reason: str) -> None:
         """End in order: goodbye, trainer, meter."""
@@ -194,12 +195,11 @@ class Agent:
                 self._talk.warning(f"meter {self._joules.source}: {self._joules.doubt}", event="meter")
             else:
                 self._talk("meter: its value moves again", event="meter")
-        if self._joules.trouble != self._trouble:
-            self._trouble = self._joules.trouble
-            if self._trouble:
-                self._talk.warning(f"meter: {self._trouble}; its joules are unknown", event="meter")
-            else:
-                self._talk("meter: readings again", event="meter")
+        trouble = self._complaints.news(self._joules.trouble, _now_s())
+        if trouble:
+            self._talk.warning(f"meter: {trouble}; its joules are unknown", event="meter")
+        elif trouble is not None:
+            self._talk("meter: readings again", event="meter")
 
     def _settle_joules(self) -> None:
         for event in self._joules.settled():

@@ -20,7 +20,7 @@ IN_TURN = 3  # readings wholly inside one
 READINGS = 50
 STILL_US = 2_000_000  # for a counter; some chips move theirs only so often ...
 STILL_UPDATES = 10  # ... and that many of these must pass
-RAPL_STILL_US = 50_000  # a processor's moves each millisecond
+RAPL_STILL_US = 200_000  # a processor's moves each millisecond; whoever reads it may be late
 STANDS_STILL = "one of its counters stands still, which it cannot: it is frozen, and its joules are unknown"
 MOVES = 3  # of a device's count, to know how often it moves
 

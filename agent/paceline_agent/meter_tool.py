@@ -157,6 +157,11 @@ def selftest(arguments: argparse.Namespace, talk: Talk) -> int:
             asked.append(other)
         watched = [Watched() for _ in asked]
         meters = [life.enter_context(opened(settings, {}, [tap])) for settings, tap in zip(asked, watched, strict=True)]
+        if asked[1:] == asked[:1]:
+            raise MeterError(
+                f"both sensors are the same {meters[0].source}, and a sensor agrees with itself whatever it shows",
+                "name another one with --against, or another rail with --against-rail",
+            )
         for meter, tap in zip(meters, watched, strict=True):
             tap.meter = meter
         windows: list[MeterWindow] = []

@@ -75,6 +75,7 @@ def test_scan_shows_paths_whole_and_names_what_is_not_there(tmp_path: Path, caps
     zone = tmp_path / "class" / "powercap" / "intel-rapl:0"
     assert f"{tmp_path}/class/powercap: {zone}/max_energy_range_uj cannot be read" in shown
     assert "99: this is no I2C bus of this machine" in shown
+    assert "dtparam" not in shown, "that is no answer to a wrong number"
     assert call("scan", "--sysfs-root", tmp_path / "nope") == 7
     assert f"sysfs_root = '{tmp_path}/nope' is no folder here; the kernel's own tree is /sys" in capsys.readouterr().err
 
@@ -385,6 +386,13 @@ def test_two_rails_that_carry_the_same_load_agree(tmp_path: Path, capsys: Captur
     assert call(*words, *other, "--within", "0.5") == 7
     assert "further from 1 than --within allows" in capsys.readouterr().out
     assert call(*words, "--known-w", "0.5", "--within", "0.1", "--period-ms", "10") == 0
+
+
+def test_a_sensor_is_not_compared_with_itself(tmp_path: Path, capsys: Captured) -> None:
+    ina2xx(tmp_path)
+    words = ("selftest", "--sysfs-root", tmp_path, "--seconds", "0.2", "--against", "hwmon")
+    assert call(*words) == 7
+    assert "both sensors are the same hwmon/ina219/ch1" in capsys.readouterr().err
 
 
 def test_a_processor_is_compared_with_its_board(tmp_path: Path, capsys: Captured) -> None:

@@ -143,7 +143,7 @@ def _only(rails: Sequence[RailFiles], name: str) -> RailFiles:
         names = ", ".join(rail.name for rail in found)
         raise MeterError(f"meter.labels: {name} may be {names}", "write one of these")
     known = ", ".join(rail.name for rail in rails if rail.is_on) or "none"
-    raise sysfs.GoneError(f"no rail {name} is here; found: {known}")
+    raise sysfs.GoneError(f"no rail {name or repr(name)} is here; found: {known}")
 
 
 def _place(folder: Path) -> str:

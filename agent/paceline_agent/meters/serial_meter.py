@@ -30,7 +30,7 @@ class SerialMeter:
     def __init__(self, settings: MeterSettings, now_us: int) -> None:
         self._settings = settings
         self._port = SerialPort(settings.port, settings.baud)
-        self.source = f"serial/{settings.port.rstrip('/').rpartition('/')[2]}"
+        self.source = f"serial/{settings.port.rstrip(':/').rpartition('/')[2]}"
         self._heard_us = max(now_us, self._port.opened_us)  # the last sensible thing, or the beginning
         self._bytes = 0  # since then
         self._useless = (0, 0)  # samples without a fresh value, and counts that went back, up to the last read
