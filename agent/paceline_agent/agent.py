@@ -26,6 +26,7 @@ from paceline.talk import Talk
 from paceline.version import VERSION
 from paceline_agent import channel
 from paceline_agent.child import TrainerChild
+from paceline_agent.complaints import Complaints
 from paceline_agent.config import AgentConfig
 from paceline_agent.idle import Idle, seconds_of
 from paceline_agent.joules import Joules
@@ -53,7 +54,7 @@ class Agent:
         self._status: int | None = None
         self._load: wire.Load | None = None
         self._watched: int | None = None
-        self._trouble, self._doubted = "", False
+        self._complaints, self._doubted = Complaints(), False
 
     def stop(self, reason: str) -> None:
         """End in order: goodbye, trainer, meter."""
@@ -96,7 +97,7 @@ class Agent:
 
     def _turn(self) -> None:
         due_s = self._machine.wake_s()
-        ready = self._link.poll(OUTBOX_S if self._outbox else max(0.0, min(1.0, due_s - _now_s())))
+        ready = self._link.poll(OUTBOX_S if self._outbox else max(0.0, min(1.0, due_s - _now_s(), self._joules.look_s)))
         if self._link.refused:
             raise KeyFileError(f"cannot work with {self._config.host.endpoint}: {self._link.trouble}")
         for arrival in self._link.receive():
@@ -105,7 +106,7 @@ class Agent:
             self._hear_trainer()
         if self._joules.fileno() in ready:
             self._joules.drain()
-            self._mind_the_meter()
+        self._mind_the_meter()  # one that hangs says nothing
         self._settle_joules()
         if self._config.end_with_stdin and sys.stdin.fileno() in ready:
             self._stopping = "its parent is gone"
@@ -196,12 +197,11 @@ class Agent:
                 self._talk.warning(f"meter {self._joules.source}: {self._joules.doubt}", event="meter")
             else:
                 self._talk("meter: its value moves again", event="meter")
-        if self._joules.trouble != self._trouble:
-            self._trouble = self._joules.trouble
-            if self._trouble:
-                self._talk.warning(f"meter: {self._trouble}; its joules are unknown", event="meter")
-            else:
-                self._talk("meter: readings again", event="meter")
+        trouble = self._complaints.news(self._joules.trouble, _now_s())
+        if trouble:
+            self._talk.warning(f"meter: {trouble}; its joules are unknown", event="meter")
+        elif trouble is not None:
+            self._talk("meter: readings again", event="meter")
 
     def _settle_joules(self) -> None:
         for event in self._joules.settled():

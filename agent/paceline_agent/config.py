@@ -36,6 +36,9 @@ class TrainerSettings:
     server: str = ""
 
 
+SCAN = "; `paceline-agent meter scan` shows what is here, with the lines to write"
+
+
 @dataclass(frozen=True)
 class AgentConfig:
     """One board."""
@@ -74,7 +77,7 @@ def load_with_sheet(path: Path) -> tuple[AgentConfig, Sheet]:
     sheet = Sheet.read(path, path.name)
     config, faults = read(sheet, AgentConfig)
     if config is None:
-        raise SettingsError(faults)
+        raise SettingsError([f"{fault}{SCAN}" if "meter.source: expected" in fault else fault for fault in faults])
     return replace(config, meter=_placed(config.meter, path.parent.absolute())), sheet
 
 

@@ -8,6 +8,7 @@ the answer final.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -20,14 +21,21 @@ from paceline import machine as m
 from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
+from paceline_agent.cadence import rhythm_of
 from paceline_agent.counter_edges import CounterEdges
-from paceline_agent.frozen import WATCHED, Frozen
+from paceline_agent.frozen import STANDS_STILL, WATCHED, Frozen, watcher
+from paceline_agent.gaps import Peak
+from paceline_agent.late import Late
 from paceline_agent.ledger import FLAGS, Edge, Ledger, Split, Tally
 from paceline_agent.measuring import Scatter, Spread
 from paceline_agent.metering import MeterThread, Pace
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterSettings, Reading, open_source
 
 KNOTS = 1024  # readings that are remembered
+# A slice waits for the joules of its window, from their asking on, this long at least, for three of the source's own
+# periods, and never longer than the last: then it goes without.
+WAIT_S, WAIT_PERIODS, WAIT_MOST_S = 1.0, 3, 10.0
+LOOK_S = 0.1
 FLAGGED = 256  # stretches of flagged readings that are remembered
 
 
@@ -42,7 +50,7 @@ class Joules:
         self.source: str = settings.source
         self.known = settings.source != "none"
         self._ledger: Ledger | None = None
-        self._measuring: list[int] = []
+        self._measuring: dict[int, Late] = {}  # lease -> when it has waited long enough
         self._thread: MeterThread | None = None
         self._integrator: EnergyIntegrator | None = None
         self._flagged: deque[tuple[int, int, tuple[str, ...]]] = deque(maxlen=FLAGGED)  # from, to, what
@@ -51,7 +59,10 @@ class Joules:
         self._scatters: deque[tuple[int, Scatter]] = deque(maxlen=KNOTS)  # from when on, and what
         self._counts = CounterEdges(KNOTS)
         self._is_points = self._is_counter = False
-        self._frozen = Frozen() if settings.source in WATCHED else None
+        self._frozen: Frozen | None = None
+        self._is_live = settings.source in WATCHED  # edges of this board's work tell of it
+        self._doubt = ""  # of the last reading
+        self._peak = Peak()
         self._idle: Ledger | None = None
         self.idle: Tally | None = None  # what `measure_idle` has found
         self._active_us: int | None = None  # since when it computes
@@ -65,6 +76,7 @@ class Joules:
             return self
         self.source = meter.source
         self._meter = meter
+        self._frozen = watcher(self._settings.source, meter.source, rhythm_of(meter).update_us)
         name, set_ms = self._settings.source, self._settings.period_ms
         self._thread = MeterThread(
             meter, None if set_ms is None else set_ms / 1000, instant=name in INSTANT, scattered=name in SCATTERED
@@ -104,7 +116,7 @@ class Joules:
     @property
     def doubt(self) -> str:
         """Why its readings are not to be trusted."""
-        return str(self._frozen) if self._frozen is not None and self._frozen.is_frozen else ""
+        return self._doubt
 
     def said(self) -> list[str]:
         """Return what the meter itself has said to a person since the last call."""
@@ -114,9 +126,9 @@ class Joules:
         """Computing began or ended. At its end a reading is taken at once, so that the window can be closed."""
         if self._thread is not None:
             self._meter.activity(t_us, active)
-            if self._frozen is not None:
+            if self._frozen is not None and self._is_live:
                 self.drain()  # what was read before belongs there
-            if self._frozen is not None and self._frozen.edge(t_us, active):
+            if self._frozen is not None and self._is_live and self._frozen.edge(t_us, active):
                 self._flagged.append((self._frozen.since_us, t_us, ("frozen",)))  # what is not settled yet
             if active:
                 self._active_us = t_us
@@ -144,7 +156,9 @@ class Joules:
 
     def measure(self, lease: int) -> None:
         """Ask for a lease's compute energy."""
-        self._measuring.append(lease)
+        period_s = rhythm_of(self._meter).update_us / 1e6 if self._thread is not None else 0.0
+        wait_s = min(max(WAIT_S, WAIT_PERIODS * period_s), WAIT_MOST_S)
+        self._measuring[lease] = Late(time.monotonic() + wait_s)
         self._is_news = True
 
     def measure_split(self, run: str, round_: int, t_us: int) -> None:
@@ -169,9 +183,12 @@ class Joules:
                 self._period_us = reading.period_us
                 self._integrator.set_period(reading.period_us)
                 continue
-            if self._frozen is not None and self._frozen.seen(reading, getattr(self._meter, "steps", 0)):
-                reading = replace(reading, flags=(*reading.flags, "frozen"))
+            if self._frozen is not None:
+                steps, counts = getattr(self._meter, "steps", 0), getattr(self._meter, "counts", False)
+                reading = self._frozen.flagged(reading, steps, counts=counts)
+            self._doubt = self._why_frozen() if "frozen" in reading.flags else ""
             self._note(reading)
+            self._peak.add(reading)
             try:
                 edge_uj = reading.error_uj if isinstance(reading, Count) else reading.edge_uj
                 self._edge_uj = max(self._edge_uj, edge_uj)
@@ -191,9 +208,15 @@ class Joules:
                 if fresh is not None:
                     self._scatters.append(fresh)
 
+    @property
+    def look_s(self) -> float:
+        """Within how many seconds to ask `settled` though there is nothing to read."""
+        return LOOK_S if self._measuring else math.inf
+
     def settled(self) -> list[m.Event]:
         """Return the answers that have become final."""
-        if not self._is_news:
+        overdue = {lease for lease, late in self._measuring.items() if late.is_over(time.monotonic())}
+        if not (self._is_news or overdue or self._is_down()):
             return []
         self._is_news = False
         if self._idle is not None and self._integrator is not None:
@@ -213,10 +236,12 @@ class Joules:
         events: list[m.Event] = [  # before those of leases, so that both go as one message
             m.SplitMeasured(_message(key, split, self.source, self._sampling_uj(split.total))) for key, split in answers
         ]
-        for lease in self._take_measuring():
+        for lease, late in self._take_measuring().items():
             tally = self._ledger.computed(lease)
-            if tally is None:
-                self._measuring.append(lease)
+            if tally is None and lease in overdue:
+                events.append(m.Measured(lease, None, None, self.source, FLAGS["unknown"]))
+            elif tally is None:
+                self._measuring[lease] = late
             else:
                 bound_uj = None if tally.energy_uj is None else tally.bound_uj
                 flags = tally.flags | (FLAGS["estimated"] if tally.is_estimated else 0)
@@ -266,17 +291,35 @@ class Joules:
             return _unknown(t0_us, t1_us)
         if energy is None:
             return _unknown(t0_us, t1_us) if self._is_down() else None
+        gap_uj = self._peak.bound_uj(t1_us - t0_us - energy.covered_us)
+        if gap_uj is None:
+            energy = replace(energy, energy_uj=None)
+        elif gap_uj:
+            energy = replace(energy, bound_uj=energy.bound_uj + gap_uj)
         if not self._flagged:
             return energy
         said = [flags for begin_us, end_us, flags in self._flagged if begin_us <= t1_us and end_us >= t0_us]
+        if any(begin < t1_us and end > t0_us and "frozen" in flags for begin, end, flags in self._flagged):
+            energy = replace(energy, energy_uj=None)  # nobody counted
+        else:
+            said = [tuple(flag for flag in flags if flag != "frozen") for flags in said]
         flags = dict.fromkeys((*energy.flags, *(flag for some in said for flag in some)))
         return replace(energy, flags=tuple(flags)) if said else energy
+
+    def _why_frozen(self) -> str:
+        if self._frozen is not None and self._frozen.is_frozen:
+            return str(self._frozen)
+        return STANDS_STILL
 
     def _note(self, reading: Reading | Count) -> None:
         """Keep the flags of a reading, so that windows can be given them; what goes on is kept as one."""
         if not reading.flags:
             return
         t0_us, t1_us = (reading.t_us,) * 2 if isinstance(reading, Count) else (reading.t0_us, reading.t1_us)
+        if "frozen" in reading.flags and self._integrator is not None:  # what has passed since the last one, at least
+            t0_us = min(t0_us, self._integrator.final_us or t0_us)
+            if self._frozen is not None and self._frozen.is_frozen:
+                t0_us = min(t0_us, self._frozen.since_us)
         begin_us, end_us, flags = self._flagged[-1] if self._flagged else (0, 0, ())
         if flags == reading.flags and t0_us - end_us <= 3 * self._period_us:
             self._flagged[-1] = (begin_us, t1_us, flags)
@@ -286,8 +329,8 @@ class Joules:
     def _is_down(self) -> bool:
         return self._thread is not None and self._thread.down
 
-    def _take_measuring(self) -> list[int]:
-        taken, self._measuring = self._measuring, []
+    def _take_measuring(self) -> dict[int, Late]:
+        taken, self._measuring = self._measuring, {}
         return taken
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paceline.energy import Energy
 from paceline.quick import quicken
 from paceline.wire import ENERGY_FLAGS
+from paceline_agent.gaps import is_seen
 from paceline_agent.measuring import Scatter
 
 CATEGORIES = ("compute", "wait", "transfer", "wasted", "other")
@@ -61,6 +62,8 @@ class Tally:
     def add(self, energy: Energy | None, span_us: int) -> None:
         """Count one more stretch; None: nothing is known of it."""
         self.span_us += span_us
+        for flag in energy.flags if energy is not None else ():
+            self.flags |= FLAGS.get(flag, 0)
         if energy is None or energy.energy_uj is None:
             self.energy_uj = None
             self.flags |= FLAGS["unknown"]
@@ -69,8 +72,11 @@ class Tally:
             self.energy_uj += energy.energy_uj
         self.inner_uj += energy.bound_uj
         self.covered_us += energy.covered_us
-        for flag in energy.flags:
-            self.flags |= FLAGS.get(flag, 0)
+
+    @property
+    def is_guess(self) -> bool:
+        """Return whether it has joules, and next to nothing of its time was seen."""
+        return self.energy_uj is not None and not is_seen(self.covered_us, self.span_us)
 
     def cut(self, edge: Edge) -> None:
         """Count one edge."""
@@ -153,7 +159,8 @@ class Ledger:
         """Return the compute energy of a lease once all of it is final, None before; unknown if it never computed."""
         if any(segment.lease == lease and segment.category == "compute" for segment in self._segments):
             return None
-        return self._leases.get(lease) or Tally(None, flags=FLAGS["unknown"])
+        tally = self._leases.get(lease) or Tally(None, flags=FLAGS["unknown"])
+        return replace(tally, energy_uj=None, flags=tally.flags | FLAGS["unknown"]) if tally.is_guess else tally
 
     def settle(
         self, final_us: int, window: Window | None, edge: Callable[[int], Edge] | None = None,
@@ -215,6 +222,9 @@ class Ledger:
         if compute.is_estimated:
             total.flags |= FLAGS["estimated"]
         known = {category: tally.energy_uj for category, tally in parts.items()}
+        if total.is_guess:
+            total.energy_uj, total.flags = None, total.flags | FLAGS["unknown"]
+            known = {category: None if parts[category].span_us else joules for category, joules in known.items()}
         return Split(known, total, compute.split_uj, parts["wait"].span_us)
 
     def _tally(self, segment: _Segment) -> Tally:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 
 from paceline.energy import EnergyIntegrator
 from paceline.errors import CoreError
+from paceline_agent.gaps import Peak, is_seen
 from paceline_agent.meters import Count, Reading
 
 KNOTS = 1024
+GAP_PERIODS = 3  # without a reading are a gap, as for the integrator
 LAGS = (1, 2, 4, 8, 16)  # readings are compared with those so many places away; longer gaps are the bound's affair
 ENOUGH = 8  # comparisons, to speak of a variance
 # Of `paceline bench energy`, which shows where these would be too small: a mean over what an interval source has not
@@ -220,6 +222,9 @@ class Measuring:
         self._windows: list[Window] = []
         self._is_counter = self._is_points = False
         self._missed = 0
+        self._period_us = period_us
+        self._peak = Peak()
+        self._before_us = 0  # end of the reading before the one that is being taken
         self._recent: deque[Reading] = deque(maxlen=2 * LAGS[-1] + 1)  # what a window that is opened now finds
 
     @property
@@ -234,6 +239,7 @@ class Measuring:
 
     def add(self, reading: Reading | Count) -> None:
         """Take a reading; one that is not after the last one is left out."""
+        self._before_us = self._integrator.final_us or 0
         try:
             if isinstance(reading, Count):
                 self._is_counter = True
@@ -245,6 +251,7 @@ class Measuring:
                 self._integrator.add_point(reading.t1_us, reading.power_uw, reading.error_uw)
         except CoreError:
             return
+        self._peak.add(reading)
         if isinstance(reading, Reading):
             self._recent.append(reading)
         for window in self._windows:
@@ -254,6 +261,7 @@ class Measuring:
 
     def set_period(self, period_us: int) -> None:
         """Learn that readings come in another period from now on."""
+        self._period_us = period_us
         self._integrator.set_period(period_us)
 
     def miss(self) -> None:
@@ -283,11 +291,19 @@ class Measuring:
             window.energy_uj, window.flags["unknown"] = None, None
             window.settled_us = window.end_us
 
-    def result(self, window: Window) -> Measurement:
-        """Return what a window took, as far as it is counted."""
+    def result(self, window: Window, now_us: int | None = None) -> Measurement:
+        """Return what a window took, as far as it is counted.
+
+        now_us: the window goes on; once there was no reading for so long that it is a gap, its joules are unknown.
+        """
         end_us = window.settled_us
+        in_gap = now_us is not None and window.end_us is None and now_us - end_us > GAP_PERIODS * self._period_us
+        if in_gap and now_us is not None:
+            end_us = now_us
         is_nothing = window.end_us is not None and (self.final_us or -1) >= window.start_us  # it has no length
         energy_uj = window.energy_uj if end_us > window.start_us or is_nothing else None  # not begun to count is not 0
+        if in_gap or "frozen" in window.flags or not is_seen(window.covered_us, end_us - window.start_us):
+            energy_uj = None
         known = energy_uj is not None
         provenance = "counter" if self._is_counter else "measured"
         if self._source.removeprefix("replay/").startswith("modelled"):
@@ -306,6 +322,8 @@ class Measuring:
         window.edge_uj = max(window.edge_uj, edge_uj)
         if not isinstance(reading, Count):
             window.spread.add(reading)  # the one after the end, too: power ran towards it
+        if "frozen" in reading.flags and t_us > window.start_us and self._before_us < (window.end_us or t_us):
+            window.flags["frozen"] = None  # of the time since the reading before, at least
         if t_us <= window.start_us or (window.end_us is not None and t_us > window.end_us):
             return
         window.longest_gap_us = max(window.longest_gap_us, begin_us - window.seen_us)
@@ -329,6 +347,10 @@ class Measuring:
         else:
             window.energy_uj += energy.energy_uj
         if energy is not None:
+            gap_uj = self._peak.bound_uj(energy.end_us - energy.start_us - energy.covered_us)
+            if gap_uj is None:  # before any power was seen
+                window.energy_uj = None
+            window.bound_uj += gap_uj or 0
             window.covered_us += energy.covered_us
             # Between two readings of an instant nothing is known, at an edge as anywhere: that is sampling.
             window.bound_uj += energy.bound_uj + (0 if self._is_points else energy.edge_uj)

@@ -137,11 +137,17 @@ def lay_out(root: Path) -> None:
 
 def _child(*arguments: str) -> dict[str, Any]:
     """Run a process and return the object that it prints last; of one that fails, why."""
-    done = subprocess.run([*arguments], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    try:
+        done = subprocess.run([*arguments], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"why_not": f"{arguments[0]} cannot be run: {error.strerror if isinstance(error, OSError) else error}"}
     last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1:]
-    if done.returncode == 0 and last:
-        found: dict[str, Any] = json.loads(last[0])
-        return found
+    if done.returncode == 0:
+        try:
+            found = json.loads(last[0]) if last else None
+        except ValueError:
+            found = None
+        return found if isinstance(found, dict) else {"why_not": f"{arguments[0]} is no Python: it printed no figures"}
     return {"why_not": last[0] if last else f"ended with status {done.returncode}"}
 
 

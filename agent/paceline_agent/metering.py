@@ -2,7 +2,8 @@
 """The meter's thread: reads a source every period and hands the readings over. Integrates nothing, decides nothing.
 
 A source that fails, in whatever way, is tried again every period and the thread lives on; meanwhile there are no
-readings, which the integrator sees as a gap.
+readings, which the integrator sees as a gap. A reading that cannot be (`sieve`) is a read that failed. One that does
+not come back, or brings nothing for long, marks the source down as ten failures do.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paceline_agent.cadence import Cadence, Rhythm, rhythm_of
+from paceline_agent.late import Late
 from paceline_agent.meters import Count, Meter, MeterError, Reading
+from paceline_agent.sieve import Sieve
 
 DOWN_READS = 10  # so many failed reads in a row, a second by default, and nobody waits for the source any more
+SILENT_S = 3.0  # so long without a new reading, in as many reads, or inside a read: the same
+FIRST_S = 10.0  # ... before the first one: some devices start anew when their port is opened, and learn its clock
 SAID = 64  # words of a meter that wait for somebody to look
 PAUSE_S = 0.0005  # at least, whatever a source asks for
 AGAIN_S = 1.0  # a source that fails is asked out of turn once a period, or once in this where a period is longer
@@ -84,8 +89,13 @@ class MeterThread:
         os.set_blocking(self._wake_write, False)
         self._woken = False
         self._said: deque[str] = deque(maxlen=SAID)
-        self.trouble = ""  # why there are no readings at present
+        self._trouble = ""  # why the last read failed
+        self._sieve = Sieve()
         self._failures = 0  # in a row
+        self._fruitless = 0  # reads in a row that gave nothing new
+        self._heard_s = time.monotonic()  # when there was something new
+        self._is_silent = False
+        self._in_read: Late | None = None  # when the read that is going on will have taken too long
         self._failed_s = 0.0  # when the last read failed
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
         self._thread.start()
@@ -97,13 +107,22 @@ class MeterThread:
     @property
     def down(self) -> bool:
         """Whether the source has failed for so long that what it has not read is unknown."""
-        return self._failures >= DOWN_READS
+        return self._failures >= DOWN_READS or self._is_silent or self._hangs()
+
+    @property
+    def trouble(self) -> str:
+        """Why there are no readings at present."""
+        if self._hangs():
+            return "a read of it does not come back: its bus, or the driver, hangs"
+        if self._trouble or not self._is_silent:
+            return self._trouble
+        return f"it answers, but has had no new reading in {DOWN_READS} reads"
 
     def read_now(self) -> None:
         """Read at once, so that a window that has just ended can be closed. An instant source's readings can be drained
         on return. One that fails is left to its own pace: however many windows wait for it, it is not asked faster.
         """
-        if self.trouble and time.monotonic() < self._failed_s + min(self._period_s, AGAIN_S):
+        if self._trouble and time.monotonic() < self._failed_s + min(self._period_s, AGAIN_S):
             return
         if self._instant:
             self._read(wake=False)
@@ -170,7 +189,7 @@ class MeterThread:
     def _pause_s(self) -> float:
         """Return for how long to wait: a source may know sooner than a period when there will be something new."""
         due_us: int | None = getattr(self._meter, "due_us", None)
-        if due_us is None or self.trouble:
+        if due_us is None or self._trouble:
             return self._period_s
         return min(self._period_s, max(PAUSE_S, due_us / 1e6 - time.monotonic()))
 
@@ -191,18 +210,26 @@ class MeterThread:
         period_us, began_ns, cpu_ns = self.cadence.period_us, time.monotonic_ns(), time.thread_time_ns()
         if period_us > self._known_us:
             self._tell(period_us)
+        newest_us = self._sieve.newest_us
+        self._in_read = Late(began_ns / 1e9 + self._patience_s())
         try:
-            readings = self._meter.read(began_ns // 1000)
+            readings, faults = self._sieve.take(self._meter.read(began_ns // 1000), began_ns // 1000)
+            if faults and not readings:
+                raise MeterError(faults[-1])
         except Exception as error:
             known = isinstance(error, (MeterError, OSError))  # anything else is a bug, which must not end the metering
-            self.trouble = str(error) if known else f"{type(error).__name__}: {error}"
+            self._trouble = str(error) if known else f"{type(error).__name__}: {error}"
             self._failures += 1
             self._failed_s = time.monotonic()
-            if self._sink is not None:
-                self._sink.missed(self.trouble)
+            self._miss(self._trouble)
             self._wake()
             return
-        self.trouble, self._failures = "", 0
+        finally:
+            self._in_read = None
+        self._trouble, self._failures = "", 0
+        self._hear(self._sieve.newest_us > newest_us)
+        for fault in faults:
+            self._miss(fault)
         bus_us = (time.monotonic_ns() - began_ns) / 1e3
         if self._sink is not None:
             self._sink.took(readings)
@@ -220,6 +247,30 @@ class MeterThread:
                 follow = getattr(self._meter, "follow", None)
                 if follow is not None:
                     follow(self.cadence.period_us)
+
+    def _miss(self, why: str) -> None:
+        if self._sink is not None:
+            self._sink.missed(why)
+
+    def _hear(self, is_news: bool) -> None:
+        """Learn whether a read gave something new."""
+        now_s = time.monotonic()
+        self._fruitless = 0 if is_news else self._fruitless + 1
+        was_silent = self._is_silent
+        self._is_silent = self._fruitless >= DOWN_READS and now_s - self._heard_s > self._patience_s()
+        if is_news:
+            self._heard_s = now_s
+        if self._is_silent and not was_silent:
+            self._wake()
+
+    def _patience_s(self) -> float:
+        """Return for how long to wait for something new."""
+        return max(SILENT_S if self._sieve.newest_us >= 0 else FIRST_S, DOWN_READS * self._period_s)
+
+    def _hangs(self) -> bool:
+        """Return whether the read that is going on takes too long."""
+        in_read = self._in_read
+        return in_read is not None and in_read.is_over(time.monotonic())
 
     def _tell(self, period_us: int) -> None:
         self._known_us = period_us

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from paceline.settings import load_table
 from paceline_agent.cadence import Cadence, rhythm_of
-from paceline_agent.frozen import WATCHED
+from paceline_agent.frozen import STANDS_STILL, WATCHED, watcher
 from paceline_agent.measuring import Measurement, Measuring, Window
 from paceline_agent.metering import MeterThread, Sink
 from paceline_agent.meters import INSTANT, SCATTERED, Count, Meter, MeterError, MeterSettings, Reading, open_source
@@ -40,8 +40,11 @@ class SampledMeter:
         self._changed = threading.Condition()
         set_us = None if settings.period_ms is None else settings.period_ms * 1000
         self._measuring = Measuring(meter.source, Cadence(rhythm_of(meter), set_us).period_us)
+        self._frozen = watcher(settings.source, meter.source, rhythm_of(meter).update_us)
+        self.doubt = ""  # why its readings are not to be trusted at present
         self._reads = 0  # good ones
         self._closed = False
+        self._active = 0  # so many blocks say that this board computes
         self._process = os.getpid()
         self._thread = MeterThread(
             meter, None if set_us is None else set_us / 1e6, instant=settings.source in INSTANT,
@@ -104,11 +107,17 @@ class SampledMeter:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Say that this board computes inside it: declared watts are `active_w` there. A sensor has no use for it."""
-        self._meter.activity(_now_us(), True)
+        self._compute(1)
         try:
             yield
         finally:
-            self._meter.activity(_now_us(), False)
+            self._compute(-1)
+
+    def _compute(self, more: int) -> None:
+        with self._changed:
+            was, self._active = self._active > 0, self._active + more
+            if was != (self._active > 0):
+                self._meter.activity(_now_us(), self._active > 0)
 
     # Called by the thread that reads -----------------------------------------------------------------------------
 
@@ -116,11 +125,20 @@ class SampledMeter:
         """Count readings."""
         with self._changed:
             self._reads += 1
+            readings = [self._watched(reading) for reading in readings]
             for reading in readings:
                 self._measuring.add(reading)
             self._changed.notify_all()
         for tap in self._taps:
             tap.took(readings)
+
+    def _watched(self, reading: Reading | Count) -> Reading | Count:
+        if self._frozen is not None:
+            reading = self._frozen.flagged(reading, self.steps, counts=bool(getattr(self._meter, "counts", False)))
+        self.doubt = ""
+        if "frozen" in reading.flags:
+            self.doubt = str(self._frozen) if self._frozen is not None and self._frozen.is_frozen else STANDS_STILL
+        return reading
 
     def missed(self, trouble: str) -> None:
         """Count a failed read."""
@@ -161,6 +179,11 @@ class SampledMeter:
         """Return whether this is a forked child, which has no thread that reads, and maybe a lock that nobody opens."""
         return self._process != os.getpid()
 
+    def check_open(self) -> None:
+        """Raise MeterError once it is closed."""
+        if self._closed:
+            raise MeterError(f"{self.source} is closed: nobody reads it any more", "open it anew")
+
     def check_process(self) -> None:
         """Raise MeterError in a forked child."""
         if self.is_elsewhere:
@@ -194,6 +217,7 @@ class MeterWindow:
     def __enter__(self) -> MeterWindow:
         """Open it at a reading taken now. Raises MeterError when none can be had."""
         self._meter.check_process()
+        self._meter.check_open()
         begin_us = _now_us()
         if not self._meter.read_until(lambda: (self._measuring.final_us or 0) >= begin_us):
             raise MeterError(f"{self._meter.source} gives no reading: {self._meter.trouble or 'it does not answer'}")
@@ -225,7 +249,7 @@ class MeterWindow:
         """Return what it has taken up to the last reading. Raises MeterError when it has not begun."""
         window = self._opened()
         with self._lock:
-            return self._measuring.result(window)
+            return self._measuring.result(window, _now_us())
 
     def _opened(self) -> Window:
         self._meter.check_process()

@@ -134,7 +134,10 @@ class _Reader:
         try:
             return cls(**values)
         except ValueError as error:
-            self._fault(keys, f"{toml.dotted(keys)}: {error}" if keys else str(error))
+            said = str(error)  # which may name the table already
+            self._fault(
+                keys, said if not keys or said.startswith(f"{toml.dotted(keys)}.") else f"{toml.dotted(keys)}: {said}"
+            )
             return _FAILED
 
     def value(self, hint: Any, value: object, keys: Keys) -> object:

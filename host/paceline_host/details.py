@@ -11,6 +11,7 @@ from pathlib import Path
 
 from paceline.core import Fit
 from paceline_host.ledger import Ledger
+from paceline_host.owed_joules import owing
 from paceline_host.records import Board, Contribution, Energy
 from paceline_host.waits import KIND as WAITS
 
@@ -61,6 +62,7 @@ def details(folder: Path) -> Details:
     with Ledger(folder) as ledger:
         boards, contributions = ledger.boards(), ledger.contributions()
         energy, events = ledger.energy(), ledger.events()
+        owed = owing(energy, contributions, ledger.rounds(), events)
     names = {board.board: board.name for board in boards}
     happenings = [
         Happening(event.at_s, event.kind, _said(event.detail), event.round, _name(names, event.board))
@@ -80,7 +82,10 @@ def details(folder: Path) -> Details:
     for split in energy:  # they come in round order, and are cumulative
         splits[split.board][split.session] = split
     return Details(
-        tuple(_board(board, rows[board.board], list(splits[board.board].values())) for board in boards),
+        tuple(
+            _board(board, rows[board.board], list(splits[board.board].values()), board.board in owed)
+            for board in boards
+        ),
         tuple(sorted(happenings, key=lambda one: one.at_s)),
     )
 
@@ -93,7 +98,7 @@ def _fit(rows: Sequence[Contribution]) -> Fit | None:
     return fit if fit.reports >= FITTED else None
 
 
-def _board(board: Board, rows: Sequence[Contribution], splits: Sequence[Energy]) -> BoardFigures:
+def _board(board: Board, rows: Sequence[Contribution], splits: Sequence[Energy], owes: bool) -> BoardFigures:
     accepted = [row for row in rows if row.verdict == "accepted"]
     samples = sum(row.samples for row in accepted)
     steps = sum(row.steps for row in accepted)
@@ -106,7 +111,7 @@ def _board(board: Board, rows: Sequence[Contribution], splits: Sequence[Energy])
         seconds_per_sample=sum(row.compute_us for row in accepted) * 1e-6 / samples if samples else None,
         joules_per_sample=sum(joules) * 1e-6 / samples if samples and len(joules) == len(accepted) else None,
         total_j=sum(totals) * 1e-6 if totals else None,
-        gaps=len(totals) < len(splits) or len(splits) > 1,
+        gaps=len(totals) < len(splits) or len(splits) > 1 or owes,
         source=", ".join(sources) or board.energy_source,
         late=sum(row.overruns for row in accepted) / steps if steps else None,
         uncounted=len(rows) - len(accepted), version=board.agent_version,

@@ -16,6 +16,7 @@ from paceline_host.ddp.figures import RankFigures, rank_figures
 from paceline_host.hfl.figures import SiloFigures, mean_of_silos, silo_figures
 from paceline_host.journal import is_held
 from paceline_host.ledger import Ledger
+from paceline_host.owed_joules import owing
 from paceline_host.profile import BoardProfile
 from paceline_host.records import PARTS, Board, Contribution, Energy, Epoch, Round, Run, Step
 
@@ -121,6 +122,7 @@ def figures(folder: Path) -> RunFigures:
                 accepted[row.round].append(row)
         closed = [row for row in ledger.rounds() if row.closed_s is not None]
         energy = ledger.energy()
+        owed = owing(energy, contributions, closed, ledger.events())
         rounds = _rounds(ledger.run, closed, accepted, energy, names)
         proof = ledger.verify()
         late = _late([row for rows in accepted.values() for row in rows], names)
@@ -140,7 +142,7 @@ def figures(folder: Path) -> RunFigures:
         predicted_s=sum(predicted) if all_predicted else None,
         predicted_median_s=_median(predicted[1:]) if all_predicted else None,
         joules=replace(
-            _joules(energy, names, {row.board for row in contributions}), waiting_w=_waiting_w(boards, energy)
+            _joules(energy, names, {row.board for row in contributions}, owed), waiting_w=_waiting_w(boards, energy)
         ),
         compute_cv=_median([row.compute_cv for row in later if row.compute_cv is not None]),
         accuracy=rounds[-1].accuracy if rounds else None, loss=rounds[-1].loss if rounds else None,
@@ -215,14 +217,17 @@ def _predicted(run: Run, parts: Sequence[Contribution], names: Mapping[int, str]
     )
 
 
-def _joules(rows: Sequence[Energy], names: Mapping[int, str], worked: set[int]) -> Joules:
-    """Add up each board's last split of each session; a board with several sessions is unknown in between."""
+def _joules(rows: Sequence[Energy], names: Mapping[int, str], worked: set[int], owed: set[int]) -> Joules:
+    """Add up each board's last split of each session.
+
+    A board with several sessions is unknown in between, one of `owed` after its last split.
+    """
     last: dict[tuple[int, str], Energy] = {(row.board, row.session): row for row in rows}  # rows come in round order
     sessions: dict[int, int] = defaultdict(int)
     for board, _ in last:
         sessions[board] += 1
     unknown = {board for (board, _), row in last.items() if row.total_uj is None}
-    unknown |= {board for board, count in sessions.items() if count > 1} | (worked - sessions.keys())
+    unknown |= {board for board, count in sessions.items() if count > 1} | (worked - sessions.keys()) | owed
     known = [row for row in last.values() if row.total_uj is not None]
     missing = tuple(names[board] for board in sorted(unknown))
     if not known:

@@ -15,6 +15,7 @@ import pytest
 from paceline import machine as m
 from paceline.errors import SettingsError
 from paceline.settings import load
+from paceline_agent.config import load_config
 from paceline_agent.joules import Joules
 from paceline_agent.ledger import FLAGS
 from paceline_agent.metering import MeterThread
@@ -235,3 +236,24 @@ def test_joules_of_a_board_come_from_a_chip_through_thread_integrator_and_ledger
         assert event.flags == FLAGS["estimated"], "edges hide more than a tenth of 0.4 s"
     else:  # what lies between readings of an instant is sampling
         assert 20_000 < event.bound_uj < 200_000
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('source = "auto"', "meter.source: expected one of .*; `paceline-agent meter scan` shows what is here"),
+        ('source = "replay"', '^agent.toml, line 6: meter.source = "replay" needs trace'),
+        ('source = "ina3221"\nshunt_ohm = 0.1\nrange_mv = 40', "meter.range_mv belongs to source = .ina219."),
+        (
+            'source = "ina3221"\nshunt_ohm = 0.1\nrails = [{name = "a", channel = 1}, {name = "a", channel = 2}]',
+            "two rails have the name 'a'",
+        ),
+    ],
+    ids=["auto", "the table is named once", "one range", "two names"],
+)
+def test_what_is_wrong_with_a_meter_is_said_once_and_with_what_to_do(tmp_path: Path, lines: str, said: str) -> None:
+    path = tmp_path / "agent.toml"
+    head = 'key_file = "x.key"\nstate_dir = "s"\n[host]\nendpoint = "tcp://127.0.0.1:5570"\npublic_key = "host.pub"\n'
+    path.write_text(f"{head}[meter]\n{lines}\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match=said):
+        load_config(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline_agent.frozen import READINGS, STEPS, STILL_US, TURNS, Frozen
+from paceline_agent.frozen import READINGS, STEPS, STILL_US, TURNS, Frozen, watcher
 from paceline_agent.meters import Count, Reading
 
 PERIOD_US = 68_632
@@ -62,3 +62,65 @@ def test_a_processors_counter_must_move_whatever_is_done() -> None:
     assert not any(frozen.seen(Count(t_us, 7), 0) for t_us in range(0, STILL_US, 100_000))
     assert frozen.seen(Count(STILL_US, 7), 0)
     assert not frozen.seen(Count(STILL_US + 1, 8), 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "still_us"),
+    [
+        ("rapl", "rapl/package-0", 200_000),
+        ("replay", "replay/rapl/package-0", 200_000),
+        ("hwmon", "hwmon/amd_energy/socket", 2_000_000),
+        ("replay", "replay/power_supply/BAT0", None),
+        ("power_supply", "power_supply/BAT0", None),
+        ("modelled", "modelled", None),
+    ],
+)
+def test_how_long_a_counter_may_stand_still_depends_on_who_moves_it(
+    kind: str, label: str, still_us: int | None
+) -> None:
+    frozen = watcher(kind, label)
+    if still_us is None:
+        assert frozen is None
+        return
+    assert frozen is not None
+    assert frozen.flagged(Count(0, 7), 0).flags == ()
+    assert frozen.flagged(Count(still_us - 1, 7), 0).flags == ()
+    assert frozen.flagged(Count(still_us, 7), 0).flags == ("frozen",)
+    assert watcher("hwmon", "hwmon/ina228/x", 4_000_000) is not None
+
+
+def test_a_chip_that_moves_its_counter_slowly_is_given_its_time() -> None:
+    frozen = watcher("hwmon", "hwmon/ina228/x", 4_000_000)
+    assert frozen is not None
+    assert not any(frozen.seen(Count(t_us, 7), 0) for t_us in range(0, 40_000_000, 1_000_000))
+    assert frozen.seen(Count(40_000_000, 7), 0)
+
+
+@pytest.mark.parametrize(
+    ("apart", "still", "is_frozen"),
+    [(1, 19, False), (1, 20 + READINGS, True), (36, READINGS * 36 - 1, False), (36, READINGS * 36 + 36, True)],
+    ids=["fine, 1.9 s", "fine, 7 s", "a step each 3.6 s, 180 s", "a step each 3.6 s, more"],
+)
+def test_a_devices_count_that_stops_is_frozen_once_it_stands_still_for_much_longer_than_ever(
+    apart: int, still: int, is_frozen: bool
+) -> None:
+    frozen, t_us = Frozen(), 0
+
+    def take(power_uw: int) -> bool:
+        nonlocal t_us
+        t_us += 100_000
+        return frozen.seen(Reading(t_us - 100_000, t_us, power_uw), 0, counts=True)
+
+    for number in range(apart * 10):
+        assert not take(36_000_000 if number % apart == apart - 1 else 0)
+    stopped_us = t_us
+    taken = [take(0) for _ in range(still)]
+    assert taken[-1] is is_frozen
+    if is_frozen:
+        assert frozen.since_us == stopped_us, "all of it is unknown"
+    assert not take(1), "until it moves"
+
+
+def test_a_device_that_never_counted_anything_may_have_no_load() -> None:
+    frozen = Frozen()
+    assert not any(frozen.seen(Reading(t, t + 1, 0), 0, counts=True) for t in range(0, 100_000_000, 100_000))

@@ -359,3 +359,56 @@ def test_a_file_that_may_not_be_read_is_told_with_the_fix() -> None:
         finally:
             if root:
                 os.seteuid(0)
+
+
+# What cannot be, or would count twice ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("milliamperes", [99_999_999, -99_999_999_999_999, 10**21])
+def test_scan_takes_no_number_that_no_board_draws_for_power(tmp_path: Path, milliamperes: int) -> None:
+    put(ina2xx(tmp_path) / "curr1_input", milliamperes)
+    findings = find(Where(tmp_path))
+    assert findings
+    assert not any(finding.usable for finding in findings)
+    assert any("curr1_input" in finding.about for finding in findings)
+
+
+@pytest.mark.parametrize("labels", [("VDD_IN", "CPU"), ("GPU", "VDD_IN")])
+def test_a_boards_input_and_what_hangs_on_it_are_not_added(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    ina3221(tmp_path, ("VDD_IN", "CPU", "GPU"))
+    with pytest.raises(MeterError, match=r"VDD_IN and .*, which it contains already.*keep the one, or the others"):
+        meter_at(tmp_path, *labels)
+    assert one(meter_at(tmp_path, "CPU", "GPU")).power_uw == 5_000 * (200 + 300)
+
+
+def test_an_input_on_the_old_driver_contains_its_parts_too(tmp_path: Path) -> None:
+    jetson_nano(tmp_path)
+    with pytest.raises(MeterError, match="POM_5V_GPU, which it contains already"):
+        meter_at(tmp_path, "POM_5V_IN", "POM_5V_GPU")
+
+
+def test_a_chip_beside_a_boards_input_may_be_another_boards(tmp_path: Path) -> None:
+    ina3221(tmp_path, ("VDD_IN", "CPU", "GPU"))
+    ina2xx(tmp_path, place="7-0041")
+    assert one(meter_at(tmp_path, "VDD_IN", "ina219@7-0041/ch1")).power_uw == 5_000 * (100 + 1_200)
+
+
+@pytest.mark.parametrize("lacking", ["in_voltage0_input", "in_current0_input"])
+def test_a_power_alone_has_the_chips_maxima_in_its_bound(tmp_path: Path, lacking: str) -> None:
+    folder = jetson_nano(tmp_path)
+    whole = one(meter_at(tmp_path)).error_uw
+    (folder / lacking).unlink()
+    alone = one(meter_at(tmp_path))
+    assert alone.power_uw == 2_504_000
+    # SBOS576: 0.25 % and 16 mV of the volts, 0.25 % of the amperes, and 1 % of the shunt; the file shows whole mW
+    volts, amps = 5.008, 0.5
+    least_w = volts * amps * (0.0025 + 0.01) + amps * (0.016 + volts * 0.0025) + 0.001
+    assert least_w * 1e6 <= alone.error_uw <= 1.02 * whole
+
+
+def test_a_power_without_either_factor_is_not_called_good_to_its_last_digit(tmp_path: Path) -> None:
+    folder = jetson_nano(tmp_path)
+    whole = one(meter_at(tmp_path)).error_uw
+    for name in ("in_voltage0_input", "in_current0_input"):
+        (folder / name).unlink()
+    assert one(meter_at(tmp_path)).error_uw >= whole - 6_000, "but for the digits of files that are not there"

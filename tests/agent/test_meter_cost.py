@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paceline_agent.meter_cost import BESIDE, lay_out
+from paceline_agent.meter_cost import BESIDE, _child, lay_out
 
 
 def printed(*arguments: str) -> dict[str, Any]:
@@ -39,3 +39,8 @@ def test_each_source_reads_its_simulated_sensor(source: str, bytes_a_reading: fl
 @pytest.mark.parametrize("tool", ["codecarbon", "pyjoules"])
 def test_a_tool_that_is_not_there_is_told_as_not_installed(tool: str, tmp_path: Path) -> None:
     assert printed(str(BESIDE), tool, str(tmp_path)) == {"why_not": "not installed"}
+
+
+@pytest.mark.parametrize(("python", "said"), [("/nope", "/nope cannot be run: No such file"), ("true", "is no Python")])
+def test_what_is_no_python_is_told_beside_the_figures(python: str, said: str) -> None:
+    assert said in _child(python, str(BESIDE), "codecarbon", "/")["why_not"]

@@ -8,10 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +20,7 @@ from paceline_agent.meters import MeterError
 from paceline_agent.meters.findings import Finding, Where, scan
 from paceline_agent.meters.replay import read_trace
 
-from .trees import battery, ina2xx, ina3221, processor, put
+from .trees import battery, ina2xx, ina3221, moving, processor, put
 
 PATIENCE_S = 20.0
 Captured = pytest.CaptureFixture[str]
@@ -50,7 +47,8 @@ def test_scan_tells_what_to_write_into_agent_toml(tmp_path: Path, capsys: Captur
     ina2xx(tmp_path, shunt_uohm=10_000)
     ina3221(tmp_path, ("a", "b", "c"), place="7-0041")
     processor(tmp_path)
-    assert call("scan", "--sysfs-root", tmp_path, "--json") == 0
+    with moving(tmp_path / "class"):
+        assert call("scan", "--sysfs-root", tmp_path, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["schema"] == "paceline-scan-1"
     found = {(finding["kind"], finding["name"]): finding for finding in shown["findings"]}
@@ -77,6 +75,7 @@ def test_scan_shows_paths_whole_and_names_what_is_not_there(tmp_path: Path, caps
     zone = tmp_path / "class" / "powercap" / "intel-rapl:0"
     assert f"{tmp_path}/class/powercap: {zone}/max_energy_range_uj cannot be read" in shown
     assert "99: this is no I2C bus of this machine" in shown
+    assert "dtparam" not in shown, "that is no answer to a wrong number"
     assert call("scan", "--sysfs-root", tmp_path / "nope") == 7
     assert f"sysfs_root = '{tmp_path}/nope' is no folder here; the kernel's own tree is /sys" in capsys.readouterr().err
 
@@ -129,7 +128,8 @@ def test_what_sees_the_whole_board_comes_first(tmp_path: Path) -> None:
     processor(tmp_path)
     battery(tmp_path, power_now=1_000_000)
     ina2xx(tmp_path)
-    usable: list[Finding] = [each for each in scan(Where(tmp_path)) if each.kind == "meter" and each.usable]
+    with moving(tmp_path / "class"):
+        usable: list[Finding] = [each for each in scan(Where(tmp_path)) if each.kind == "meter" and each.usable]
     assert [finding.source for finding in usable] == ["hwmon", "power_supply", "rapl"]
 
 
@@ -273,8 +273,34 @@ def test_a_trace_that_ends_too_early_leaves_the_rest_unknown(tmp_path: Path, cap
     assert call("replay", trace, "--end", "1", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["energy_j"], shown["missed"]) == (None, 1)
-    assert call("replay", trace, "--begin", "5") == 7
-    assert "--begin must not lie after --end" in capsys.readouterr().err
+    for outside in (("--begin", "5"), ("--begin", "5", "--end", "6"), ("--begin", "0.00005", "--end", "0.00005")):
+        assert call("replay", trace, *outside) == 7
+        assert "--begin must lie before that and before --end" in capsys.readouterr().err
+
+
+def test_what_a_trace_has_after_its_last_reading_is_part_of_it(tmp_path: Path, capsys: Captured) -> None:
+    trace = tmp_path / "t"
+    lines = ['{"schema":"paceline-trace-1","source":"x","period_us":100000}']
+    lines += [json.dumps({"t0": t, "t1": t, "uw": 5_000_000, "error": 0}) for t in range(0, 1_000_001, 100_000)]
+    trace.write_text("\n".join([*lines, '{"missed":"gone","t":4000000}', ""]), encoding="utf-8")
+    assert call("replay", trace, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["energy_j"], shown["coverage"], shown["missed"]) == (None, 0.25, 1)
+
+
+def test_readings_of_a_trace_that_cannot_be_are_told_and_counted(tmp_path: Path, capsys: Captured) -> None:
+    trace = tmp_path / "t"
+    lines = ['{"schema":"paceline-trace-1","source":"x","period_us":100000}']
+    lines += [
+        json.dumps({"t0": t, "t1": t, "uw": 10**12 if t == 500_000 else 5_000_000, "error": 0})
+        for t in range(0, 1_000_001, 100_000)
+    ]
+    trace.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    assert call("replay", trace, "--json") == 0
+    told = capsys.readouterr()
+    shown = json.loads(told.out)
+    assert (shown["energy_j"], shown["missed"]) == (pytest.approx(5.0), 1)
+    assert "1e+06 W, which no board draws" in told.err
 
 
 @pytest.mark.parametrize(
@@ -362,6 +388,13 @@ def test_two_rails_that_carry_the_same_load_agree(tmp_path: Path, capsys: Captur
     assert call(*words, "--known-w", "0.5", "--within", "0.1", "--period-ms", "10") == 0
 
 
+def test_a_sensor_is_not_compared_with_itself(tmp_path: Path, capsys: Captured) -> None:
+    ina2xx(tmp_path)
+    words = ("selftest", "--sysfs-root", tmp_path, "--seconds", "0.2", "--against", "hwmon")
+    assert call(*words) == 7
+    assert "both sensors are the same hwmon/ina219/ch1" in capsys.readouterr().err
+
+
 def test_a_processor_is_compared_with_its_board(tmp_path: Path, capsys: Captured) -> None:
     processor(tmp_path)
     ina2xx(tmp_path)
@@ -372,27 +405,6 @@ def test_a_processor_is_compared_with_its_board(tmp_path: Path, capsys: Captured
     assert (shown["same"], shown["frozen"]) == (False, {})
 
 
-@contextmanager
-def moving(tree: Path) -> Iterator[None]:
-    """Let a processor's counter and a chip's current move."""
-    ending = threading.Event()
-
-    def run() -> None:
-        number = 0
-        while not ending.wait(0.004):
-            number += 1
-            put(tree / "powercap" / "intel-rapl:0" / "energy_uj", number * 20_000)
-            put(tree / "hwmon" / "hwmon0" / "curr1_input", 1200 + number % 3)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
-
-
 def test_sensors_whose_value_never_moves_while_the_board_works_and_rests_are_called_frozen(
     tmp_path: Path, capsys: Captured
 ) -> None:
@@ -401,7 +413,9 @@ def test_sensors_whose_value_never_moves_while_the_board_works_and_rests_are_cal
     words = ("selftest", "--sysfs-root", tmp_path, "--source", "rapl", "--against", "hwmon", "--seconds", "0.2")
     assert call(*words, "--period-ms", "10", "--json") == 7
     shown = capsys.readouterr()
-    assert set(json.loads(shown.out)["frozen"]) == {"hwmon/ina219/ch1", "rapl/package-0"}
+    told = json.loads(shown.out)
+    assert set(told["frozen"]) == {"hwmon/ina219/ch1", "rapl/package-0"}
+    assert (told["ok"], told["meters"][0]["energy_j"]) == (False, None)
     assert shown.err.count("its value has not moved by a bit for ") == 2
     assert "while the board computed and rested 6 times: it is frozen, or does not see this board" in shown.err
 
@@ -409,10 +423,11 @@ def test_sensors_whose_value_never_moves_while_the_board_works_and_rests_are_cal
 def test_scan_tells_of_a_counter_that_stands_still(tmp_path: Path) -> None:
     processor(tmp_path)
     still = next(finding for finding in scan(Where(tmp_path)) if finding.source == "rapl")
-    assert "it stood still while this was looked at: frozen" in still.about
+    assert "it stands still, which it cannot: frozen" in still.about
+    assert not still.usable, "nobody is to take it for a meter"
     with moving(tmp_path / "class"):
         alive = next(finding for finding in scan(Where(tmp_path)) if finding.source == "rapl")
-    assert "stood still" not in alive.about
+    assert alive.usable
 
 
 def test_the_ratio_is_judged_by_both_uncertainties() -> None:

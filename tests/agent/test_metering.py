@@ -285,6 +285,7 @@ def test_joules_of_a_frozen_chip_bear_the_flag_and_a_reason(moves: bool) -> None
         doubt = joules.doubt
     (measured,) = (event for event in events if isinstance(event, m.Measured))
     assert bool(measured.flags & FLAGS["frozen"]) is not moves
+    assert (measured.energy_uj is None) is not moves, "what a frozen sensor shows are nobody's joules"
     assert ("has not moved by a bit" in doubt) is not moves
 
 

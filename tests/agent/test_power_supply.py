@@ -150,3 +150,33 @@ def test_scan_tells_why_a_gauge_cannot_be_used_now(tmp_path: Path) -> None:
     put(tmp_path / "class" / "power_supply" / "AC" / "online", 0)
     (finding,) = find(Where(tmp_path))
     assert finding.usable
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"power_now": 0}, "BAT0 discharges and shows 0 W, which no running board draws"),
+        ({"current_now": 0, "voltage_now": 12_000_000}, "shows 0 W, which no running board draws"),
+        ({"current_now": 1_000_000, "voltage_now": -5_000_000}, "voltage_now shows -5 V"),
+        ({"current_now": 1_000_000, "voltage_now": 0}, "voltage_now shows 0 V"),
+        ({"power_now": 200_000_000_000}, "BAT0 shows 2e[+]05 W, which no board draws"),
+        ({"power_now": 99_999_999_999_999_999_999}, "expected microwatts of at most 63 bits"),
+        ({"energy_now": -1}, "no battery has less than nothing left"),
+    ],
+    ids=["0 W", "0 A", "negative volts", "0 V", "200 kW", "too many bits", "negative energy"],
+)
+def test_what_no_battery_of_a_running_board_shows_is_missed(tmp_path: Path, files: dict[str, Value], said: str) -> None:
+    battery(tmp_path, **files)
+    meter = meter_at(tmp_path)
+    with pytest.raises(MeterError, match=said):
+        meter.read(1000)
+    (finding,) = find(Where(tmp_path))
+    assert not finding.usable
+
+
+def test_one_of_two_batteries_may_feed_the_board_alone(tmp_path: Path) -> None:
+    battery(tmp_path, 0, power_now=0)
+    battery(tmp_path, 1, power_now=4_000_000)
+    (reading,) = meter_at(tmp_path).read(1000)
+    assert isinstance(reading, Reading)
+    assert reading.power_uw == 4_000_000

@@ -24,6 +24,7 @@ from paceline.energy import Energy, EnergyIntegrator
 from paceline.errors import SettingsError
 from paceline.settings import load
 from paceline_agent.joules import Joules
+from paceline_agent.ledger import FLAGS
 from paceline_agent.metering import MeterThread
 from paceline_agent.meters import Count, Domain, MeterError, MeterSettings, open_source
 from paceline_agent.meters.counting import POWER_MAX_W
@@ -584,3 +585,56 @@ def test_a_boards_round_is_measured_by_counters(powercap: Path) -> None:
     assert split.other_uj is not None
     assert split.transfer_uj is not None
     assert split.total_uj == split.other_uj + measured.energy_uj + split.transfer_uj
+
+
+# Standing still ------------------------------------------------------------------------------------------------------
+
+
+def test_a_package_that_stands_still_beside_one_that_counts_is_told(powercap: Path) -> None:
+    first, second = zone(powercap, "intel-rapl:0", "package-0"), zone(powercap, "intel-rapl:1", "package-1")
+    moving = [number * 10**6 for number in range(5)]
+    counts = watch(meter_at(powercap), {first: moving, second: [0, 10**6, 2 * 10**6, 2 * 10**6, 2 * 10**6]})
+    assert [count.flags for count in counts] == [(), (), (), (), ("frozen",)]
+
+
+def test_graphics_that_are_off_are_no_counter_that_is_frozen(powercap: Path) -> None:
+    zone(powercap, "intel-rapl:0", "package-0")
+    core, uncore = zone(powercap, "intel-rapl:0:0", "core"), zone(powercap, "intel-rapl:0:1", "uncore")
+    meter = meter_at(powercap, domains=("core", "uncore"))
+    counts = watch(meter, {core: [number * 10**6 for number in range(5)], uncore: [5] * 5})
+    assert [count.flags for count in counts] == [()] * 5
+
+
+@pytest.mark.parametrize("is_still", [True, False])
+def test_joules_of_a_slice_over_a_counter_that_stands_still_are_unknown_and_never_0(
+    powercap: Path, is_still: bool
+) -> None:
+    counter = zone(powercap, "intel-rapl:0", "package-0", 10**9)
+    settings = MeterSettings("rapl", 20, rapl_root=str(powercap))
+    with Joules(settings) as joules:
+        begin_us = time.monotonic_ns() // 1000
+        joules.open(begin_us)
+        joules.mark(begin_us + 100_000, "compute", 1)
+        joules.mark(begin_us + 500_000, "transfer", 1)
+        joules.measure(1)
+        joules.measure_split("run", 1, begin_us + 500_000)
+        deadline_s = time.monotonic() + PATIENCE_S
+        events: list[m.Event] = []
+        while len(events) < 2 and time.monotonic() < deadline_s:
+            now_us = time.monotonic_ns() // 1000
+            if not is_still:
+                put(counter, f"{10**9 + 5 * (now_us - begin_us)}\n")
+            select.select([joules.fileno()], [], [], 0.002)
+            joules.drain()
+            events += joules.settled()
+        measured = next(event for event in events if isinstance(event, m.Measured))
+        split = next(event.energy for event in events if isinstance(event, m.SplitMeasured))
+        assert bool(joules.doubt) is is_still
+    if is_still:
+        assert (measured.energy_uj, measured.bound_uj) == (None, None)
+        assert measured.flags & FLAGS["frozen"]
+        assert split.total_uj is None
+    else:
+        assert measured.energy_uj is not None
+        assert measured.bound_uj is not None
+        assert abs(measured.energy_uj - 5 * 400_000) <= measured.bound_uj + 5 * 10_000  # a file is written each 2 ms

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.energy import EnergyIntegrator
 from paceline.talk import printable
+from paceline_agent.joules import Joules
 from paceline_agent.metering import Pace
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading
-from paceline_agent.meters.replay import Miss, Recorder, Replay, end_of, read_trace
+from paceline_agent.meters.replay import PERIOD_MAX_US, Miss, Recorder, Replay, end_of, read_trace
 
-INSTANTS = st.integers(0, 1 << 62)
+INSTANTS = st.integers(0, 1 << 61)
 FLAGS = st.lists(st.sampled_from(["negative", "derived_total", "mirrored"]), unique=True).map(tuple)
 READINGS = st.builds(
     lambda t_us, length_us, power_uw, error_uw, flags: Reading(t_us, t_us + length_us, power_uw, error_uw, flags),
@@ -30,8 +32,10 @@ PACES = st.builds(Pace, st.integers(1, 60_000_000))
 
 def written(entries: list[Reading | Count | Miss | Pace]) -> str:
     file = io.StringIO()
-    recorder = Recorder(file, "hwmon/ina219/ch1", 50_000)
+    now_us = 0
+    recorder = Recorder(file, "hwmon/ina219/ch1", 50_000, lambda: now_us)
     for entry in entries:
+        now_us = end_of(entry) if isinstance(entry, Reading | Count) else now_us
         if isinstance(entry, Miss):
             recorder.missed(entry.text)
         elif isinstance(entry, Pace):
@@ -79,7 +83,10 @@ def test_a_trace_that_was_cut_off_is_read_up_to_the_cut(tmp_path: Path) -> None:
         "", "[]", "nonsense", '{"t0":0,"t1":1}', '{"t0":2,"t1":1,"uw":1,"error":0}', '{"t":-1,"uj":1,"error":0}',
         '{"t":1,"uj":1.5,"error":0}', '{"t":1,"uj":true,"error":0}', '{"t":1,"uj":1,"error":0,"flags":[1]}',
         json.dumps({"t": 1 << 70, "uj": 1, "error": 0}), "[" * 5000,
-        '{"t0":0,"t1":0,"uw":1,"error":0,"flags":["a\\u001b"]}',
+        '{"t0":0,"t1":0,"uw":1,"error":0,"flags":["a\\u001b"]}', '{"t":1,"uj":1,"error":0,"flags":["weird"]}',
+        '{"t":1,"uj":1,"error":0,"flags":["unknown"]}', '{"t":1,"uj":1,"error":0,"flags":[["lost"]]}',
+        '{"period_us":4294967296}', '{"period_us":9223372036854775807}', '{"missed":"EIO","t":-1}',
+        json.dumps({"t": 1 << 62, "uj": 1, "error": 0}),
     ],
 )  # fmt: skip
 def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, line: str) -> None:
@@ -115,7 +122,8 @@ def test_what_a_trace_shows_to_people_cannot_move_their_screen(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "head", ["", "{}\n", '{"schema":"paceline-trace-2","source":"x","period_us":1}\n', "\x00\n",
-             '{"schema":"paceline-trace-1","source":"x","period_us":0}\n', "[" * 5000 + "\n"],
+             '{"schema":"paceline-trace-1","source":"x","period_us":0}\n', "[" * 5000 + "\n",
+             '{"schema":"paceline-trace-1","source":"x","period_us":9223372036854775807}\n'],
 )  # fmt: skip
 def test_what_is_no_trace_is_refused(tmp_path: Path, head: str) -> None:
     path = tmp_path / "other"
@@ -157,3 +165,29 @@ def test_a_replay_comes_in_the_period_of_its_recording(tmp_path: Path) -> None:
     assert meter.rhythm.usual_us == 50_000
     assert meter.read(10) == [Reading(0, 0, 5), Reading(10, 10, 6)]
     assert meter.rhythm.usual_us == 20_000
+
+
+def test_the_longest_period_of_a_trace_is_one_that_the_integrator_takes(tmp_path: Path) -> None:
+    path = trace_at(tmp_path, Reading(0, 0, 5), Pace(PERIOD_MAX_US), Reading(10, 10, 6))
+    path.write_text(path.read_text(encoding="utf-8").replace("50000", str(PERIOD_MAX_US), 1), encoding="utf-8")
+    assert read_trace(path).entries[1] == Pace(PERIOD_MAX_US)
+    with Joules(MeterSettings("replay", trace=str(path))) as joules:
+        assert f"{PERIOD_MAX_US / 1000:g} ms" in joules.rhythm
+    EnergyIntegrator(1).set_period(PERIOD_MAX_US)
+
+
+def test_a_recording_whose_sensor_vanished_lasts_until_its_last_miss(tmp_path: Path) -> None:
+    readings = [Reading(t_us, t_us, 5) for t_us in range(0, 500_001, 50_000)]
+    head, *lines = written([*readings, *[Miss("gone")] * 3]).splitlines()
+    lines[-3:] = [json.dumps({"missed": "gone", "t": t_us}) for t_us in (550_000, 600_000, 1_000_000)]
+    path = tmp_path / "load.trace"
+    path.write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+    trace = read_trace(path)
+    assert trace.span_us == (0, 1_000_000)
+    meter = Replay(MeterSettings("replay", trace=str(path)), 0)
+    assert len(meter.read(549_999)) == 11
+    assert meter.read(549_999) == [], "it has not failed yet"
+    for t_us in (550_000, 600_000, 1_000_000):
+        assert meter.read(t_us - 1) == []
+        with pytest.raises(MeterError, match="gone"):
+            meter.read(t_us)

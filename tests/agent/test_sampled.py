@@ -17,6 +17,7 @@ from paceline.errors import SettingsError
 from paceline_agent.meters import MeterError, MeterSettings, Reading, open_meter
 from paceline_agent.sampled import FORCED_S, SampledMeter
 
+from . import trees
 from .trees import battery, hwmon, ina2xx, ina3221, processor, put
 
 
@@ -184,7 +185,9 @@ def test_a_window_over_counters_holds_the_truth_within_its_bound(tmp_path: Path)
 
 def test_auto_takes_what_sees_the_whole_board(tmp_path: Path) -> None:
     processor(tmp_path)
-    with open_meter(sysfs_root=str(tmp_path)) as meter:
+    with pytest.raises(MeterError, match="stands still"):
+        open_meter(sysfs_root=str(tmp_path))
+    with trees.moving(tmp_path / "class"), open_meter(sysfs_root=str(tmp_path)) as meter:
         assert meter.source == "rapl/package-0"
     battery(tmp_path, power_now=5_000_000)
     with open_meter(sysfs_root=str(tmp_path)) as meter:
@@ -264,3 +267,62 @@ def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path: Path) -> None:
         open_meter("hwmon", label=["VDD_IN"])
     with pytest.raises(SettingsError, match="did you mean hwmon"):
         open_meter("hwmom")
+
+
+def test_a_window_over_a_counter_that_stands_still_is_unknown_and_says_why(tmp_path: Path) -> None:
+    processor(tmp_path)
+    with open_meter("rapl", sysfs_root=str(tmp_path), period_ms=20) as meter:
+        with meter.window() as w:
+            end_s = time.monotonic() + 20
+            while not meter.doubt:
+                assert time.monotonic() < end_s
+                time.sleep(0.01)
+            assert (w.so_far().energy_j, w.so_far().power_w) == (None, None)
+        assert "has not moved by a bit" in meter.doubt
+    assert (w.energy_j, w.result.bound_j) == (None, None)
+    assert set(w.result.flags) == {"frozen", "unknown"}
+
+
+def test_who_computes_inside_who_computes_still_does_once_the_inner_one_is_over() -> None:
+    settings = MeterSettings("modelled", period_ms=20, idle_w=1.0, active_w=6.0)
+    with open_meter(settings) as meter:
+        with meter.active():
+            with meter.active():
+                pass
+            with meter.window() as inside:
+                time.sleep(0.05)
+        with meter.window() as after:
+            time.sleep(0.05)
+    assert inside.result.power_w == pytest.approx(6.0)
+    assert after.result.power_w == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("source", ["modelled", "hwmon"])
+def test_a_closed_meter_opens_no_window(tmp_path: Path, source: str) -> None:
+    ina2xx(tmp_path)
+    keys: dict[str, object] = (
+        {"idle_w": 1.0, "active_w": 6.0} if source == "modelled" else {"sysfs_root": str(tmp_path)}
+    )
+    meter = open_meter(source, **keys)
+    meter.close()
+    with pytest.raises(MeterError, match="is closed: nobody reads it any more; open it anew"), meter.window():
+        pass
+
+
+def test_readings_that_cannot_be_are_told_and_counted_and_their_time_is_not_covered(tmp_path: Path) -> None:
+    folder = ina2xx(tmp_path)
+    with open_meter("hwmon", sysfs_root=str(tmp_path), period_ms=20) as meter, meter.window() as w:
+        put(folder / "curr1_input", 999_999_999)
+        end_s = time.monotonic() + 20
+        while (so_far := w.so_far()).coverage > 0.9 or so_far.missed < 5:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        assert so_far.energy_j is None
+        assert "which no board draws" in meter.trouble
+        put(folder / "curr1_input", 1_000)
+        while w.so_far().energy_j is None:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        assert meter.trouble == ""
+    assert w.result.coverage < 1
+    assert "gap" in w.result.flags

@@ -291,6 +291,51 @@ def test_a_printing_meter_is_read_by_its_columns() -> None:
     assert [r.power_uw for r in readings] == [2_000_000]
 
 
+@pytest.mark.parametrize(
+    ("quantity", "flags", "step", "said"),
+    [
+        (f.POWER, f.STALE, 0, "the meter has no fresh value"),
+        (f.POWER, 0, 1, "or one that cannot be"),
+        (f.ENERGY, 0, -1_000_000, "its count went back"),
+    ],
+    ids=["stale", "a megawatt", "a count that falls"],
+)
+def test_a_meter_that_speaks_on_without_a_reading_is_a_read_that_failed(
+    quantity: int, flags: int, step: int, said: str
+) -> None:
+    channels = (f.Channel("VIN", quantity, f.COUNTED, 1_000_000),)
+    with line() as (far, port), meter_at(port) as meter:
+        os.write(far, f.encode(f.Ident(20_000, 1, bytes(8), "", channels)))
+
+        def trouble() -> str | None:
+            try:
+                assert meter.read(now_us()) == []
+            except MeterError as error:
+                return str(error)
+            return None
+
+        for number in range(5):
+            raw = f.pack_values(channels, ((10**9 + number * step,),))
+            os.write(far, f.encode(f.ReadingFrame(number, number * 20_000, 1, flags, 1, raw)))
+            if number > 0 or quantity == f.POWER:  # the first count is a base
+                assert said in wait_for(trouble)
+
+
+@pytest.mark.parametrize(("quantity", "counts"), [(f.POWER, False), (f.ENERGY, True)])
+def test_a_meter_says_whether_it_counts_joules(quantity: int, counts: bool) -> None:
+    channels = (f.Channel("VIN", quantity, f.COUNTED, 1_000_000),)
+    with line() as (far, port), meter_at(port) as meter:
+        assert not meter.counts, "not known yet"
+        os.write(far, f.encode(f.Ident(20_000, 1, bytes(8), "", channels)))
+
+        def heard() -> bool | None:
+            meter.read(now_us())
+            return True if meter.ident is not None else None
+
+        wait_for(heard)
+        assert meter.counts is counts
+
+
 # How it does not begin -----------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 Value = int | str
@@ -80,3 +82,25 @@ def processor(root: Path, count_uj: int = 0) -> Path:
     put(zone / "max_energy_range_uj", 262_143_328_850)
     put(zone / "energy_uj", count_uj)
     return zone / "energy_uj"
+
+
+@contextmanager
+def moving(tree: Path) -> Iterator[None]:
+    """Let a processor's counter and a chip's current move."""
+    ending = threading.Event()
+
+    def run() -> None:
+        number = 0
+        while not ending.wait(0.004):
+            number += 1
+            put(tree / "powercap" / "intel-rapl:0" / "energy_uj", number * 20_000)
+            if (tree / "hwmon" / "hwmon0" / "curr1_input").exists():
+                put(tree / "hwmon" / "hwmon0" / "curr1_input", 1200 + number % 3)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()

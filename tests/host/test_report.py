@@ -13,6 +13,7 @@ import pytest
 
 from paceline.errors import StorageError
 from paceline_host import closed_form
+from paceline_host.details import details
 from paceline_host.figures import figures, label
 from paceline_host.journal import Journal
 from paceline_host.ledger import Ledger
@@ -176,6 +177,37 @@ def test_a_board_that_never_reported_and_one_that_came_back_make_the_total_a_low
     with Journal.open(tmp_path / "r") as journal:
         journal._db.execute("DELETE FROM energy WHERE board = 1")
     assert figures(tmp_path / "r").joules.unknown == ("board-1", "board-2")
+
+
+@pytest.mark.parametrize(
+    ("sql", "unknown"),
+    [
+        ("DELETE FROM energy WHERE board = 1 AND round = 3", ("board-1",)),
+        ("UPDATE contribution SET verdict = 'lost' WHERE board = 2 AND round = 3", ()),
+        ("DELETE FROM energy WHERE board = 2 AND round > 1", ("board-2",)),
+        ("UPDATE contribution SET verdict = 'lost' WHERE board = 2 AND round > 1;"
+         "DELETE FROM energy WHERE board = 2 AND round > 1", ("board-2",)),
+        ("DELETE FROM contribution WHERE board = 1 AND round = 3;"
+         "DELETE FROM energy WHERE board = 1 AND round = 3", ("board-1",)),
+        ("DELETE FROM contribution WHERE board = 1 AND round = 3;"
+         "DELETE FROM energy WHERE board = 1 AND round = 3;"
+         "INSERT INTO event (at_s, kind, detail, round, board)"
+         " SELECT closed_s, 'lost', '\"gone\"', NULL, 1 FROM round WHERE round = 2", ()),
+    ],
+    ids=["one round older", "lost but told", "none since", "lost and not told", "there without work", "gone before"],
+)  # fmt: skip
+def test_joules_that_end_before_their_board_did_are_a_lower_bound(
+    tmp_path: Path, sql: str, unknown: tuple[str, ...]
+) -> None:
+    Story(run=time_row()).tell(tmp_path / "time")
+    assert figures(tmp_path / "time").joules.unknown == ()
+    with Journal.open(tmp_path / "time") as journal:
+        for statement in sql.split(";"):
+            journal._db.execute(statement)
+    assert figures(tmp_path / "time").joules.unknown == unknown
+    assert tuple(board.name for board in details(tmp_path / "time").boards if board.gaps) == unknown
+    total = cells(render(load_report(tmp_path / "time")), "joules, total")[0]
+    assert total.startswith(">=") == bool(unknown)
 
 
 def test_late_steps_forbid_percentages(tmp_path: Path) -> None:

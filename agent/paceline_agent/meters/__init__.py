@@ -30,6 +30,7 @@ SOURCES = {
 }
 SYSFS = "/sys"
 POWERCAP = "/sys/class/powercap"
+POWER_MAX_UW = 100_000_000_000  # 100 kW, above which the integrator believes no reading
 
 
 class MeterError(PacelineError):
@@ -161,6 +162,11 @@ def _check_chips(settings: MeterSettings) -> None:
             raise ValueError("meter.rails: each rail of an ina3221 needs its channel, 1 to 3")
     if len(set(places)) < len(places):
         raise ValueError("meter.rails: two rails are in the same place; each needs an address or channel of its own")
+    names = [rail.name for rail in rails if rail.name]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"meter.rails: two rails have the name {twice!r}, so nobody could tell them apart; change one")
+    if settings.source == "ina3221" and settings.range_mv != plain["range_mv"].default:
+        raise ValueError('meter.range_mv belongs to source = "ina219"; an ina3221 has one range; remove it')
     if settings.source == "ina3221" and not 0x40 <= settings.address <= 0x43:
         raise ValueError(f"meter.address is 0x{settings.address:02x}; an ina3221 answers to 0x40, 0x41, 0x42 or 0x43")
 

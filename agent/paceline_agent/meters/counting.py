@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from paceline_agent.frozen import RAPL_STILL_US
 from paceline_agent.meters import Count
 
 POWER_MAX_W = 2_000  # of one counter, with room to spare; one that ran faster was reset or misread
@@ -26,6 +27,7 @@ class Counter:
     name: str
     range_uj: int | None  # highest count; None: unknown, so a step back is a reset and never a wrap
     unit_uj: int = 0  # resolution, rounded down; the count after range_uj + unit_uj - 1 is 0
+    must_move: bool = False  # whoever reads it draws power that it counts
 
     def step_uj(self, before_uj: int, after_uj: int, span_us: int) -> int | None:
         """Return the energy between two counts, None when it may have been reset or have wrapped twice."""
@@ -62,6 +64,7 @@ class CounterSum:
         self._begun = False
         self._count_uj = _BASE_UJ
         self._peak_uw = 0
+        self._moved: list[_Sample] = []  # of each counter the sample with which it moved last
 
     def is_due(self, now_us: int) -> bool:
         """Return whether the counters can have moved since the last sample."""
@@ -81,6 +84,8 @@ class CounterSum:
         """
         fresh = _Sample(t_us, tuple(counts_uj), self._asleep())
         last, self._last = self._last, fresh
+        if self._is_still(fresh, without):
+            flags = (*flags, "frozen")
         step_uj = self._step(last, fresh, without) if last is not None else None
         if step_uj is None:
             if not self._begun:
@@ -93,6 +98,17 @@ class CounterSum:
         self._count_uj += step_uj
         self._peak_uw = max(self._peak_uw, step_uj * 1_000_000 // (t_us - last.t_us + self._update_us))
         return [*base, Count(t_us, self._count_uj, self._error_uj(off_us), flags)]
+
+    def _is_still(self, fresh: _Sample, without: Collection[int]) -> bool:
+        """Return whether a counter stands still that cannot: what the others count is not all that was drawn."""
+        self._moved = self._moved or [fresh] * len(self._counters)
+        for place, count_uj in enumerate(fresh.counts_uj):
+            if count_uj != self._moved[place].counts_uj[place]:
+                self._moved[place] = fresh
+        return any(
+            counter.must_move and place not in without and fresh.t_us - moved.t_us >= RAPL_STILL_US
+            for place, (counter, moved) in enumerate(zip(self._counters, self._moved, strict=True))
+        )
 
     def _step(self, last: _Sample, fresh: _Sample, without: Collection[int]) -> int | None:
         if abs(fresh.asleep_us - last.asleep_us) > ASLEEP_US:

@@ -19,9 +19,11 @@ from paceline_agent.meters.counting import Counter, CounterSum, asleep_us
 from paceline_agent.meters.findings import Finding, Where, refused
 from paceline_agent.meters.hwmon_tree import RailFiles, choose, find_rails
 from paceline_agent.meters.rail import Rail
+from paceline_agent.sieve import power_fault
 
 UPDATE_US = 1_000  # no joule counter of a chip is known to move faster
 UPDATE_MOST_US = 10_000_000  # whatever a driver claims
+LOW_UV = 1_000_000  # the lowest rail that is worth measuring: an offset of the voltage weighs most there
 DEFAULT_SHUNT_UOHM = 10_000  # what drivers assume when nobody has told them
 
 
@@ -194,6 +196,8 @@ def _read(rail: RailFiles, energy: bool = False) -> Rail:
         power_uw = voltage_mv * current_ma
     elif rail.power is not None:
         power_uw = sysfs.read_int(rail.power, "a power") * rail.power_unit_uw
+    if power_uw is not None and (fault := power_fault(power_uw)):
+        raise MeterError(f"rail {rail.name} ({rail.current or rail.power}) {fault}")
     energy_uj = sysfs.read_int(rail.energy, "microjoules") if energy and rail.energy is not None else None
     return Rail(
         rail.label, None if voltage_mv is None else voltage_mv * 1000,
@@ -243,13 +247,20 @@ def _is_saturated(files: RailFiles, seen: Rail, shunt_uohm: int) -> bool:
 def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int, tolerance_ppm: int) -> int:
     """Return the instrument's bound: resolution of the files, the chip's maxima, the shunt's tolerance.
 
-    For a chip that is not in the table, or whose shunt is not told, it is the resolution alone.
+    For a chip that is not in the table, or whose shunt is not told, it is the resolution alone. Where only a power is
+    shown, and maybe one of its factors, the chip's maxima hold for what the power is made of.
     """
-    if seen.voltage_uv is None or seen.current_ua is None:
-        return files.power_unit_uw
-    voltage_uv, current_ua = abs(seen.voltage_uv), abs(seen.current_ua)
-    current_error_ua, voltage_error_uv = 500.0, 500.0  # half a milliampere, half a millivolt
     accuracy = ACCURACY.get(files.chip)
+    resolution_uw = 0.0
+    if seen.voltage_uv is not None and seen.current_ua is not None:
+        voltage_uv, current_ua = float(abs(seen.voltage_uv)), float(abs(seen.current_ua))
+        current_error_ua, voltage_error_uv = 500.0, 500.0  # half a milliampere, half a millivolt
+    elif accuracy is None:
+        return files.power_unit_uw
+    else:
+        voltage_uv, current_ua = _factors(seen)
+        current_error_ua = voltage_error_uv = 0.0
+        resolution_uw = float(files.power_unit_uw)
     if accuracy is not None:
         voltage_error_uv += accuracy.bus_offset_uv + voltage_uv * accuracy.bus_gain_ppm / 1e6
         current_error_ua += current_ua * (accuracy.gain_ppm + tolerance_ppm) / 1e6
@@ -257,4 +268,13 @@ def _error_uw(files: RailFiles, seen: Rail, shunt_uohm: int, tolerance_ppm: int)
             current_error_ua += accuracy.offset_uv * 1e6 / shunt_uohm
             current_error_ua += current_ua * abs(_scale_ppm(files, shunt_uohm)) / 1e6
     both = current_error_ua * voltage_error_uv
-    return math.ceil((voltage_uv * current_error_ua + current_ua * voltage_error_uv + both) / 1e6)
+    return math.ceil(resolution_uw + (voltage_uv * current_error_ua + current_ua * voltage_error_uv + both) / 1e6)
+
+
+def _factors(seen: Rail) -> tuple[float, float]:
+    """Return the microvolts and microamperes that make a power; the volts of one that says neither are LOW_UV."""
+    power_uw = float(abs(seen.power_uw or 0))
+    if seen.current_ua:
+        return power_uw * 1e6 / abs(seen.current_ua), float(abs(seen.current_ua))
+    voltage_uv = float(abs(seen.voltage_uv or 0) or LOW_UV)
+    return voltage_uv, power_uw * 1e6 / voltage_uv

@@ -100,6 +100,7 @@ def choose(
         named = [_only(rails, name) for name in wanted]
         if twice := next((rail.name for rail in named if named.count(rail) > 1), ""):
             raise MeterError(f"meter.labels names the rail {twice} twice, and its joules would count twice", "keep one")
+        _check_apart(named)
         return named, ()
     usable = [rail for rail in rails if rail.is_on]
     inputs = [rail for label in BOARD_INPUTS for rail in usable if rail.label == label and rail.is_a_meter]
@@ -118,6 +119,18 @@ def choose(
     raise MeterError(f"which of these rails feed the board is not known: {names}", "name them in meter.labels")
 
 
+def _check_apart(named: Sequence[RailFiles]) -> None:
+    """Raise MeterError when one of these rails contains another: the others of a Jetson hang on its input."""
+    for whole in named:
+        parts = [rail.name for rail in named if rail is not whole and rail.chip == whole.chip]
+        if whole.label in BOARD_INPUTS and whole.is_a_meter and parts:
+            raise MeterError(
+                f"meter.labels names {whole.name} and {', '.join(parts)}, which it contains already, and their joules"
+                " would count twice",
+                "keep the one, or the others",
+            )
+
+
 def _only(rails: Sequence[RailFiles], name: str) -> RailFiles:
     found = [rail for rail in rails if rail.answers_to(name)]
     if len(found) == 1 and found[0].is_on:
@@ -130,7 +143,7 @@ def _only(rails: Sequence[RailFiles], name: str) -> RailFiles:
         names = ", ".join(rail.name for rail in found)
         raise MeterError(f"meter.labels: {name} may be {names}", "write one of these")
     known = ", ".join(rail.name for rail in rails if rail.is_on) or "none"
-    raise sysfs.GoneError(f"no rail {name} is here; found: {known}")
+    raise sysfs.GoneError(f"no rail {name or repr(name)} is here; found: {known}")
 
 
 def _place(folder: Path) -> str:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from paceline_agent.meters import MeterSettings, Reading
-
-POWER_MAX_UW = 100_000_000_000  # 100 kW, above which the integrator believes no reading
+from paceline_agent.meters import POWER_MAX_UW, MeterSettings, Reading
 
 
 class Modelled:

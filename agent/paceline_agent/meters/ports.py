@@ -29,7 +29,7 @@ def _buses(where: Where) -> Iterator[Finding]:
         here = ", ".join(sorted(shown, key=_number))
         todo = f"here are {here}" if here else ""
         yield Finding("bus", "i2c", where.i2c_bus, False, "this is no I2C bus of this machine", todo)
-    if shown:
+    if shown or wanted:
         return
     adapters = [
         path.name for path in sysfs.children(where.sysfs_root / "bus" / "i2c" / "devices") if path.name[:4] == "i2c-"

@@ -17,6 +17,7 @@ from paceline_agent.meters import Count, MeterError, MeterSettings, Reading, sys
 from paceline_agent.meters.counting import Counter, CounterSum, asleep_us
 from paceline_agent.meters.findings import Finding, Where, refused
 from paceline_agent.meters.rail import Rail
+from paceline_agent.sieve import power_fault
 
 UJ_PER_UWH = 3600
 STEP_UJ = 10_000 * UJ_PER_UWH  # gauges of the ACPI kind count in 10 mWh
@@ -138,7 +139,11 @@ def _read_all(root: Path, batteries: Sequence[Battery]) -> tuple[Rail, ...]:
         raise MeterError(
             f"no battery discharges ({', '.join(states)}), so no gauge sees what the board draws", "unplug it"
         )
-    return tuple(map(_read, batteries, states))
+    rails = tuple(map(_read, batteries, states))
+    if all(rail.power_uw == 0 for rail in rails):
+        names = ", ".join(rail.name for rail in rails)
+        raise MeterError(f"{names} discharges and shows 0 W, which no running board draws: its gauge does not tell")
+    return rails
 
 
 def _read(battery: Battery, status: str) -> Rail:
@@ -148,10 +153,21 @@ def _read(battery: Battery, status: str) -> Rail:
         raise MeterError(f"{battery.folder}/status: expected Discharging, got {status!r}")
     share = 1 if status == "Discharging" else 0  # another battery feeds the board
     if battery.way == "energy":
-        return Rail(battery.name, energy_uj=sysfs.read_int(battery.folder / "energy_now") * UJ_PER_UWH)
+        left_uwh = sysfs.read_int(battery.folder / "energy_now", "microwatt-hours")
+        if left_uwh < 0:
+            raise MeterError(f"{battery.folder}/energy_now shows {left_uwh}: no battery has less than nothing left")
+        return Rail(battery.name, energy_uj=left_uwh * UJ_PER_UWH)
     if battery.way == "power":
         power_uw = abs(sysfs.read_int(battery.folder / "power_now", "microwatts")) * share
-        return Rail(battery.name, power_uw=power_uw)
+        return _believed(battery, Rail(battery.name, power_uw=power_uw))
     current_ua = abs(sysfs.read_int(battery.folder / "current_now", "microamperes")) * share
     voltage_uv = sysfs.read_int(battery.folder / "voltage_now", "microvolts")
-    return Rail(battery.name, voltage_uv, current_ua, current_ua * voltage_uv // 1_000_000)
+    if voltage_uv <= 0:
+        raise MeterError(f"{battery.folder}/voltage_now shows {voltage_uv / 1e6:g} V, which no battery that feeds has")
+    return _believed(battery, Rail(battery.name, voltage_uv, current_ua, current_ua * voltage_uv // 1_000_000))
+
+
+def _believed(battery: Battery, rail: Rail) -> Rail:
+    if fault := power_fault(rail.power_uw or 0):
+        raise MeterError(f"{battery.folder} {fault}")
+    return rail

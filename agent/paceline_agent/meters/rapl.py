@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from paceline_agent.cadence import Rhythm
+from paceline_agent.frozen import RAPL_STILL_US
 from paceline_agent.meters import POWERCAP, Count, MeterError, MeterSettings, sysfs
 from paceline_agent.meters.counting import POWER_MAX_W, CounterSum, asleep_us
 from paceline_agent.meters.findings import Finding, Where, refused
 from paceline_agent.meters.rapl_zones import Domain, Zone, find_domains
 
 UPDATE_US = 1_000  # the processor moves its counters about once a millisecond
-STILL_S = 0.05
+STILL_S = RAPL_STILL_US / 1e6
+LOOK_S = 0.002
 TWIN_UJ = 2 * POWER_MAX_W * UPDATE_US  # by so much may one counter seem to differ from itself, read a moment later
 
 
@@ -132,8 +134,7 @@ def find(where: Where) -> list[Finding]:
     extra = [kind for kind in ("dram", "psys") if _has(root, kind)]
     todo = f"meter.domains can choose {' and '.join(extra)} too" if extra else ""
     if _stands_still(domains):
-        about += "; it stood still while this was looked at: frozen"
-        todo = "compare it with another meter or a load (`meter selftest`): joules of a frozen counter are 0"
+        return [Finding("meter", "rapl", name, False, f"{about}; it stands still, which it cannot: frozen")]
     return [Finding("meter", "rapl", name, True, about, todo)]
 
 
@@ -145,6 +146,7 @@ def _stands_still(domains: Sequence[Domain]) -> bool:
     while time.monotonic() < end_s:
         if [_count_uj(zone) for zone in zones] != before:
             return False
+        time.sleep(LOOK_S)
     return True
 
 

@@ -129,7 +129,8 @@ def _zone(path: Path, name: str) -> Zone:
     above = path.with_name(path.name.rpartition(":")[0])
     named = [path] if path.name.count(":") == 1 else [path, above]
     names = tuple((folder / "name", sysfs.label(folder / "name")) for folder in named)
-    return Zone(Counter(name, range_uj, range_uj // _STEPS), path / "energy_uj", names)
+    must_move = not name.endswith("uncore")  # graphics may be off
+    return Zone(Counter(name, range_uj, range_uj // _STEPS, must_move), path / "energy_uj", names)
 
 
 def _range_uj(zone: Path) -> int:

@@ -2,26 +2,31 @@
 """Traces: what a meter read, as lines of JSON, and a source that reads them again.
 
 The first line tells schema, source and period, each further one is a reading (t0, t1 in us, power and error in uW), a
-count (t, uJ), a miss, or another period (us) that counts from there on. Readings are of one kind and in the order of
-their time; what is shown to people cannot move their screen. A recording that was cut off ends with half a line, which
-is left out.
+count (t, uJ), a miss (at t), or another period (us) that counts from there on. Readings are of one kind and in the
+order of their time; what is shown to people cannot move their screen. A recording that was cut off ends with half a
+line, which is left out.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeGuard
 
 from paceline.talk import printable
+from paceline.wire import ENERGY_FLAGS
 from paceline_agent.cadence import Rhythm
 from paceline_agent.metering import Pace
 from paceline_agent.meters import Count, MeterError, MeterSettings, Reading
+from paceline_agent.meters.sysfs import timer_us
 
 SCHEMA = "paceline-trace-1"
+PERIOD_MAX_US = (1 << 32) - 1  # 71 minutes
+TIME_MAX_US = 1 << 62  # moved by any time of a running machine it still is one
+FLAGS = (ENERGY_FLAGS.keys() - {"unknown", "gap", "estimated"}) | {"derived_total", "mirrored"}  # of readings
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Miss:
     """A read that failed."""
 
     text: str
+    t_us: int | None = field(default=None, compare=False)  # None: an older recording
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,11 @@ class Trace:
 
     @property
     def span_us(self) -> tuple[int, int]:
-        """Return the instants of the first and the last reading, (0, 0) when there is none."""
-        return (begin_of(self.readings[0]), end_of(self.readings[-1])) if self.readings else (0, 0)
+        """Return the instants of the first reading and of the last one or the last miss, (0, 0) without a reading."""
+        if not self.readings:
+            return 0, 0
+        missed_us = [entry.t_us for entry in self.entries if isinstance(entry, Miss) and entry.t_us is not None]
+        return begin_of(self.readings[0]), max([end_of(self.readings[-1]), *missed_us])
 
     @property
     def readings(self) -> list[Reading | Count]:
@@ -53,8 +62,9 @@ class Trace:
 class Recorder:
     """Writes a trace, read by read; a tap of a SampledMeter."""
 
-    def __init__(self, file: IO[str], source: str, period_us: int) -> None:
-        self._file = file
+    def __init__(self, file: IO[str], source: str, period_us: int, timer_us: Callable[[], int] = timer_us) -> None:
+        """`timer_us`: the clock of the readings, which tells when a read failed."""
+        self._file, self._timer_us = file, timer_us
         self._lock = threading.Lock()
         self.readings = self.misses = 0
         self.error: OSError | None = None  # why nothing more is written; the thread that reads goes on
@@ -73,7 +83,7 @@ class Recorder:
     def missed(self, trouble: str) -> None:
         """Write down that a read failed."""
         self.misses += 1
-        self._write({"missed": trouble})
+        self._write({"missed": trouble, "t": self._timer_us()})
 
     def paced(self, period_us: int) -> None:
         """Write down that what follows comes in another period."""
@@ -106,7 +116,7 @@ class Replay:
         while self._next < len(entries):
             entry = entries[self._next]
             if isinstance(entry, Miss):
-                if due:
+                if due or (entry.t_us is not None and entry.t_us + self._shift_us > now_us):
                     return due
                 self._next += 1
                 raise MeterError(entry.text)
@@ -143,9 +153,14 @@ def read_trace(path: Path) -> Trace:
     lines = text.split("\n")[:-1]  # what no newline ends was cut off
     head = _object(path, 1, lines[0] if lines else "")
     source, period_us = head.get("source"), head.get("period_us")
-    if head.get("schema") != SCHEMA or not _is_name(source) or not (_is_int(period_us) and period_us > 0):
+    if (
+        head.get("schema") != SCHEMA
+        or not _is_name(source)
+        or not (_is_int(period_us) and 0 < period_us <= PERIOD_MAX_US)
+    ):
         raise MeterError(
-            f"{path}, line 1: expected the head of a {SCHEMA} file, with source (printable) and period_us (above 0)"
+            f"{path}, line 1: expected the head of a {SCHEMA} file, with source (printable) and period_us (from 1 to"
+            f" {PERIOD_MAX_US})"
         )
     return Trace(source, period_us, tuple(_entries(path, lines[1:])))
 
@@ -182,11 +197,13 @@ def _entry(path: Path, number: int, text: str) -> Reading | Count | Miss | Pace:
     line = _object(path, number, text)
     flags = line.get("flags", [])
     numbers = {key: value for key, value in line.items() if _is_int(value) and abs(value) < 1 << 63}
-    if not isinstance(flags, list) or not all(map(_is_name, flags)):
-        raise MeterError(f"{path}, line {number}: flags are an array of names")
+    if not isinstance(flags, list) or not all(isinstance(flag, str) and flag in FLAGS for flag in flags):
+        raise MeterError(f"{path}, line {number}: flags are an array, of {', '.join(sorted(FLAGS))}")
+    if not all(0 <= numbers.get(key, 0) < TIME_MAX_US for key in ("t", "t0", "t1")):
+        raise MeterError(f"{path}, line {number}: a time is from 0 to {TIME_MAX_US - 1} us")
     if isinstance(line.get("missed"), str):
-        return Miss(printable(str(line["missed"])))
-    if numbers.get("period_us", 0) > 0:
+        return Miss(printable(str(line["missed"])), numbers.get("t"))
+    if 0 < numbers.get("period_us", 0) <= PERIOD_MAX_US:
         return Pace(numbers["period_us"])
     if {"t", "uj", "error"} <= numbers.keys() and min(numbers.values()) >= 0:
         return Count(numbers["t"], numbers["uj"], numbers["error"], tuple(flags))

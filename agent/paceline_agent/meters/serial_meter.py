@@ -30,9 +30,10 @@ class SerialMeter:
     def __init__(self, settings: MeterSettings, now_us: int) -> None:
         self._settings = settings
         self._port = SerialPort(settings.port, settings.baud)
-        self.source = f"serial/{settings.port.rstrip('/').rpartition('/')[2]}"
+        self.source = f"serial/{settings.port.rstrip(':/').rpartition('/')[2]}"
         self._heard_us = max(now_us, self._port.opened_us)  # the last sensible thing, or the beginning
         self._bytes = 0  # since then
+        self._useless = (0, 0)  # samples without a fresh value, and counts that went back, up to the last read
         delay_us = round(settings.delay_ms * 1000)
         self._speech: Frames | Lines = (
             Frames(settings, delay_us) if settings.format == "frames" else Lines(settings, delay_us)
@@ -47,6 +48,11 @@ class SerialMeter:
     def steps(self) -> int:
         """Return how many steps of its converter the channel shows that shows most; 0 where that is not known."""
         return self._speech.steps
+
+    @property
+    def counts(self) -> bool:
+        """Return whether it counts joules: a power that it gives is its count's step."""
+        return self._speech.stream is not None and self._speech.stream.kind == "energy"
 
     @property
     def health(self) -> Health:
@@ -75,8 +81,9 @@ class SerialMeter:
             if self._speech.hear(arrival_us, data):
                 self._heard_us, self._bytes = arrival_us, 0
         readings = self._speech.stream.take() if self._speech.stream is not None else []
+        before, self._useless = self._useless, (self.health.stale, self.health.resets)
         if not readings:
-            self._complain(now_us)
+            self._complain(now_us, *(now - then for now, then in zip(self._useless, before, strict=True)))
         return readings
 
     def said(self) -> list[str]:
@@ -95,11 +102,15 @@ class SerialMeter:
         set_ms = self._settings.period_ms
         return self.rhythm.update_us if set_ms is None else set_ms * 1000
 
-    def _complain(self, now_us: int) -> None:
+    def _complain(self, now_us: int, stale: int, resets: int) -> None:
         if self._port.trouble:
             raise MeterError(self._port.trouble)
         if self._speech.trouble:
             raise MeterError(f"{self._settings.port}: {self._speech.trouble}")
+        if stale:
+            raise MeterError(f"{self._settings.port}: the meter has no fresh value, or one that cannot be")
+        if resets:
+            raise MeterError(f"{self._settings.port}: the meter began anew, or its count went back")
         clock = self._speech.stream.clock if self._speech.stream is not None else None
         if clock is not None and clock.is_absurd:
             raise MeterError(

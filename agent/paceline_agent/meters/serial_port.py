@@ -73,7 +73,7 @@ class SerialPort:
                 if data:
                     self._hold(data)
             except MeterError as error:
-                self.trouble = f"{error}; it is tried again"
+                self.trouble = f"{str(error).rstrip('?')}; it is tried again"
                 self._ending.wait(AGAIN_S)
             except (OSError, ValueError, TypeError) as error:  # pyserial's own errors are OSErrors; a torn line has all
                 self.trouble = _broken(self._port, error)  # before the line is closed, which may take a while

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline_agent.meters import Reading
+from paceline_agent.meters import POWER_MAX_UW, Reading
 from paceline_agent.meters.device_clock import DeviceClock
 
 WRAP = 1 << 32  # a sequence number's, and a device time's in its own unit
@@ -20,7 +20,6 @@ JUMP_US = 10_000_000  # the device's clock and ours go apart by more, between tw
 WAITING = 4096  # readings held until the device's clock is known; at a kilohertz that is twice the time it takes
 SLEW = 0.01  # a better knowledge of the clock is worked in by so much of each interval
 STEPS = 9  # last times between samples; a lost or late one changes not the middle one
-POWER_MAX_UW = 100_000_000_000  # 100 kW, above which the integrator believes no reading
 
 Kind = Literal["energy", "mean", "point"]
 
@@ -69,7 +68,7 @@ class Stream:
     """
 
     def __init__(self, kind: Kind, delay_us: int, time_wrap_us: int = WRAP) -> None:
-        self._kind, self._delay_us, self._time_wrap_us = kind, delay_us, time_wrap_us
+        self.kind, self._delay_us, self._time_wrap_us = kind, delay_us, time_wrap_us
         self.health = Health()
         self.clock: DeviceClock | None = None
         self._last: Sample | None = None
@@ -173,7 +172,7 @@ class Stream:
         """Return the reading that ends with this sample, or the base of the next one."""
         base = _Timed(device_us, None)
         last, power_uw = self._last, sample.power_uw
-        if self._kind == "energy":
+        if self.kind == "energy":
             if last is None or last.energy_nj is None or sample.energy_nj is None:
                 return base
             step_nj = sample.energy_nj - last.energy_nj
@@ -189,7 +188,7 @@ class Stream:
             self._hole()
             return base
         needs_base, self._needs_base = self._needs_base, False
-        if self._kind == "mean" and needs_base:
+        if self.kind == "mean" and needs_base:
             return base
         was_hole, self._is_hole = self._is_hole, False
         low, high = self._span_uw or (power_uw, power_uw)
@@ -215,11 +214,11 @@ class Stream:
             before = self._known
             t_us, skew, late_us = self._instant(timed.device_us)
             self._known = timed.device_us, t_us
-            if timed.power_uw is None or t_us <= self._emitted_us or (before is None and self._kind != "point"):
+            if timed.power_uw is None or t_us <= self._emitted_us or (before is None and self.kind != "point"):
                 for flag in timed.flags:
                     self.note(flag)
                 continue
-            begin_us = t_us if before is None or self._kind == "point" else max(before[1], self._emitted_us)
+            begin_us = t_us if before is None or self.kind == "point" else max(before[1], self._emitted_us)
             error_uw = min(timed.error_uw + math.ceil(abs(timed.power_uw) * skew), POWER_MAX_UW)
             spread_us = self.clock.spread_us if self.clock is not None else 0
             edge_uj = self._swing_uw() * (self._delay_us + spread_us + late_us) // 1_000_000 + timed.step_uj

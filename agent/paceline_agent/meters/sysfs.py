@@ -15,6 +15,7 @@ from pathlib import Path
 from paceline_agent.meters import MeterError
 
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
+NUMBER_MAX = (1 << 63) - 1
 _BYTES = 256  # of any name or number of these trees
 
 
@@ -48,9 +49,12 @@ def read_int(path: Path, what: str = "a whole number") -> int:
     """Return the number in a file, signed. Raises MeterError."""
     text = read_text(path)
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise MeterError(f"{path}: expected {what}, got {text!r}") from None
+    if not -NUMBER_MAX <= number <= NUMBER_MAX:
+        raise MeterError(f"{path}: expected {what} of at most 63 bits, as any driver shows, got {text!r}")
+    return number
 
 
 def label(path: Path) -> str:
