@@ -26,7 +26,7 @@ from paceline import settings
 from paceline.errors import SettingsError, StorageError
 from paceline.keys import read_boards
 from paceline.policies import Policy
-from paceline.tasks import Task
+from paceline.tasks import Task, data_sha256
 from paceline.tasks import make as make_task
 from paceline.version import VERSION
 from paceline.wire import CHUNK_START, MAX_RANGES
@@ -285,7 +285,8 @@ class Comparison:
         reopened = replace(recovered.machine, parts=uploads.left) if recovered is not None else None
         facts, now_s = self._facts(policy, row), time.monotonic()
         if row.regime == "psl":
-            split = psl_run.facts(self.experiment.split, self._split_task, policy, len(names), row.batch)
+            known = recovered.boards if recovered is not None and recovered.machine.round else ()
+            split = psl_run.facts(self.experiment.split, self._split_task, policy, len(names), row.batch, known)
             return SplitMachine(facts, split, names, now_s, reopened), None
         folder = self._folder / folder_name(policy) if recovered is not None else None
         timed = TimedPlanner(self._planner(policy, len(names), folder))
@@ -320,6 +321,8 @@ class Comparison:
         ]
         if dict(old.declared) != new.declared:
             faults.append("the fleet's profile is not the one that the run was begun with")
+        if old.data_sha256 not in ("", new.data_sha256):
+            faults.append("the training data are other ones than those that the run was begun with")
         if were != list(boards):
             faults.append(f"the boards are now {', '.join(boards)}, the run was begun with {', '.join(were)}")
         kept = folder / "run.toml"  # what the journal does not say of the plan
@@ -338,7 +341,7 @@ class Comparison:
             energy_required=experiment.energy.required, boards=boards, fsync=run.fsync,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
             machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
-            declared=self._declared(),
+            declared=self._declared(), data_sha256=data_sha256(task),
         )  # fmt: skip
 
     def _facts(self, policy: Policy, row: records.Run) -> m.RunFacts:
@@ -351,7 +354,7 @@ class Comparison:
             start_s=experiment.fleet.start_s, chunk_bytes=run.chunk_bytes,
             credit_bytes=first_credit(run.chunk_bytes),
             energy_needed=experiment.energy.required and bool(policy.w_energy),
-            idle_baseline=experiment.energy.idle_baseline,
+            idle_baseline=experiment.energy.idle_baseline, data_sha256=data_sha256(task),
         )  # fmt: skip
 
     def _declared(self) -> dict[str, object]:
@@ -383,7 +386,10 @@ def _where(recovered: Recovered) -> str:
     if state.closed:
         return f"the end of round {state.round}" if state.round else "its start"
     counted = sum(samples for _, samples in state.done)
-    return f"round {state.round}, in which {counted} of {recovered.run.budget} samples are counted"
+    planned = counted + sum(
+        item.samples for item in state.open_slices
+    )  # of data of boards' own the budget knows nothing
+    return f"round {state.round}, in which {counted} of {planned} samples are counted"
 
 
 def first_credit(chunk_bytes: int) -> int:

@@ -40,6 +40,7 @@ class Run:
     # What an emulated fleet declares: {"reference_seconds_per_sample", "boards": [fields of BoardProfile]}. Only the
     # report reads it, for the column of the closed form; empty with real boards.
     declared: Mapping[str, Any] = field(default_factory=dict)
+    data_sha256: str = ""  # of the host's training data; "": they are made up, or the run is of an older version
     ended: Mapping[str, Any] | None = None  # {"ok", "reason", "at_s"}; None: running, or killed
 
 
@@ -56,6 +57,8 @@ class Board:
     agent_version: str = ""
     present: bool = True
     idle_uw: int | None = None  # drawn before the first round, a prior for waiting; None: not measured
+    samples: int | None = None  # that it holds; None: it was never ready
+    data_sha256: str = ""  # of its training data
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tests.split_world import SplitWorld, check_epochs
 from paceline.wire import Tensor
 from paceline_host import steps as s
 from paceline_host.psl import steps as ps
+from paceline_host.psl.machine import SplitMachine
 
 
 def started(world: SplitWorld) -> SplitWorld:
@@ -243,3 +244,95 @@ def test_the_host_says_of_each_epoch_how_many_bytes_went_each_way() -> None:
     # one step of 8 samples: schedule with a row, part, gradient; at the end the empty schedule and the part again
     assert closed.sent_bytes == (16 + 4 + 4) + 64 + 64 + (16 + 4) + 64
     assert closed.received_bytes == 64 + 64
+
+
+def test_a_board_with_as_many_but_other_data_is_refused_by_name_and_the_others_go_on() -> None:
+    world = SplitWorld(rounds=1)
+    world.data[1] = "the data in another order"
+    finish = started(world).run()
+    assert finish.ok, finish.reason
+    check_epochs(world)
+    (refused,) = world.journal.said("refused")
+    assert refused.startswith("board-1 is refused: its data are as many as the host's, but other ones (the data in")
+    assert "give both the same data (paceline data fetch" in refused
+    assert "board-1: its data are as many" in world.boards[1].exits[0].text
+    assert world.journal.closed[0].left == 35
+
+
+def test_of_central_training_the_boards_that_look_on_may_have_any_data() -> None:
+    world = SplitWorld(sizes=(21,), boards=1, method="central", rounds=1)
+    world.split = replace(world.split, holds=(range(0),))
+    machine = SplitMachine(world.facts, world.split, ["board-0"], 0.0)
+    assert machine._content_fault(0, "other data") == ""
+
+
+OWN = {"sizes": (20, 30), "boards": 2, "own": True}
+
+
+def restarted_in_the_first_epoch(world: SplitWorld, then: Callable[[], None]) -> SplitWorld:
+    """Let the host be killed in the middle of the first epoch and started again, and `then` something with boards."""
+    seen = 0
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        nonlocal seen
+        seen += when == "before" and kind == "tensor/gradient"
+        if seen == 3:
+            seen += 1
+            world.restart_host()
+            then()
+            return False
+        return True
+
+    world.hook = hook
+    return started(world)
+
+
+def test_boards_with_data_of_their_own_go_on_with_them_after_a_kill_of_the_host() -> None:
+    world = restarted_in_the_first_epoch(SplitWorld(**OWN), lambda: None)  # type: ignore[arg-type]
+    finish = world.run()
+    assert finish.ok, finish.reason
+    check_epochs(world)
+    assert world.host_life == 2
+    assert [closed.left for closed in world.journal.closed] == [0, 0]
+
+
+@pytest.mark.parametrize("in_one_life", [True, False], ids=["same-host", "host-started-again"])
+@pytest.mark.parametrize(
+    ("samples", "data", "said"),
+    [
+        (29, "29 others", "it holds 29 samples, and held 30 when the run began; restore its data"),
+        (30, "30 others", "its data are as many as when the run began, but other ones (30 others, then data of boar)"),
+    ],
+    ids=["fewer", "others"],
+)
+def test_own_data_that_changed_since_the_run_began_are_refused(
+    samples: int, data: str, said: str, *, in_one_life: bool
+) -> None:
+    world = SplitWorld(**OWN, rounds=8)  # type: ignore[arg-type]
+
+    def change() -> None:
+        world.lose(world.boards[1])
+        world.sizes[1], world.data[1] = samples, data
+        world.at(0.05, world.boards[1].start)
+
+    if in_one_life:
+        world.restart_host = lambda: None  # type: ignore[method-assign]
+    finish = restarted_in_the_first_epoch(world, change).run()
+    assert finish.ok, finish.reason
+    assert any(said in text for text in world.journal.said("refused")), world.journal.notes
+    assert [closed.left for closed in world.journal.closed][-1] == 30
+    assert {item.board: item.samples for item in world.journal.slices[1]} == {0: 20, 1: 30}
+
+
+def test_a_board_that_comes_first_after_a_kill_of_the_host_takes_part_from_the_next_epoch_on() -> None:
+    """What was planned of the epoch that is begun anew stands in the journal, and the newcomer is not in it."""
+    world = SplitWorld(sizes=(20, 30, 15), boards=3, own=True, start_s=5.0)
+    newcomer = world.boards[2]
+    restarted_in_the_first_epoch(world, newcomer.start)
+    newcomer.kill()
+    finish = world.run()
+    assert finish.ok, finish.reason
+    assert {item.board: item.samples for item in world.journal.slices[1]} == {0: 20, 1: 30}
+    assert {item.board: item.samples for item in world.journal.slices[2]} == {0: 20, 1: 30, 2: 15}
+    check_epochs(world)
+    assert [closed.left for closed in world.journal.closed] == [0, 0]

@@ -103,7 +103,8 @@ class SplitMachine(Muster):
     ) -> None:
         super().__init__(facts, names, now_s)
         self.split = split
-        self.sizes = list(split.sizes)  # of data of their own boards tell when they are ready
+        self.sizes = list(split.sizes)  # of data of their own boards tell when they are ready,
+        self._data_sha256 = list(split.data_sha256) or [""] * len(names)  # and what they are
         self._plan: EpochPlan | None = None
         self._work: dict[int, _Work] = {}
         self._totals: dict[int, _Totals] = {}
@@ -117,7 +118,9 @@ class SplitMachine(Muster):
         self._lease_number = 0
         self._attempt = 0
         self._sent_bytes = self._received_bytes = 0  # of this epoch's tensors
+        self._open_slices: Sequence[Slice] = ()  # of the epoch that is taken up, as they were planned
         if reopened is not None:
+            self._open_slices = reopened.open_slices
             self.round, self.round_seconds = reopened.round, list(reopened.round_seconds)
             self._attempt, self._lease_number = reopened.lives, reopened.lives << 32
             self._again = reopened.round if not reopened.closed else 0
@@ -145,6 +148,20 @@ class SplitMachine(Muster):
         return (
             f"its clients hold {samples} samples, expected {known}; give both the same data "
             f"(paceline data fetch {self.facts.task})"
+        )
+
+    def _content_fault(self, index: int, sha256: str) -> str:
+        if not self.split.clients(index):
+            return ""  # it looks on
+        if not self.split.own:
+            return super()._content_fault(index, sha256)
+        known = self._data_sha256[index]
+        if known in ("", sha256):
+            self._data_sha256[index] = sha256
+            return ""
+        return (
+            f"its data are as many as when the run began, but other ones ({sha256[:12]}, then {known[:12]}); "
+            "restore its data"
         )
 
     def _samples(self, index: int) -> int:
@@ -187,6 +204,8 @@ class SplitMachine(Muster):
 
     def _plan_epoch(self, now_s: float) -> None:
         present = self._holders()
+        if self._again and self._open_slices:
+            present = [i for i in present if i in {item.board for item in self._open_slices}]
         if not any(self._samples(i) for i in present):
             self.phase = "planning"
             self._alone(now_s)
@@ -197,16 +216,25 @@ class SplitMachine(Muster):
             self.round += 1
             self._attempt = 0
         self.phase, self._stage = "planning", STORED
-        absent = [c for i in range(len(self.boards)) if i not in present for c in self.split.clients(i)]
+        if again and self._open_slices:
+            self._slices = {item.board: item for item in self._open_slices}
+        else:
+            self._slices = {
+                i: Slice(self.round, n, i, ((self.round - 1, 0, self._samples(i)),))
+                for n, i in enumerate(j for j in range(len(self.boards)) if self._samples(j))
+            }
+        sizes, absent = self.sizes[:], []
+        for index in range(len(self.boards)):
+            for client in self.split.clients(index):
+                if index not in self._slices:
+                    sizes[client] = 0  # a board that has come to a run with data of its own: from the next epoch on
+                if index not in present:
+                    absent.append(client)
         self._plan = EpochPlan(
-            self.split.method, self.sizes, self.facts.batch, self.facts.seed, self.round - 1, absent=absent
+            self.split.method, sizes, self.facts.batch, self.facts.seed, self.round - 1, absent=absent
         )
         self._sent_bytes = self._received_bytes = 0
         self._totals, self._work, self._waiting, self._lost, self._back = {}, {}, set(), set(), set()
-        self._slices = {
-            i: Slice(self.round, n, i, ((self.round - 1, 0, self._samples(i)),))
-            for n, i in enumerate(j for j in range(len(self.boards)) if self._samples(j))
-        }
         for board in self.boards:
             board.share = board.done = 0
         if absent:
