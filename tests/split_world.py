@@ -64,10 +64,11 @@ class SplitStore:
         self.gradients: dict[int, bytes] = {}
         self._open: dict[int, bytes] | None = None
         self.refuse: set[tuple[int, int]] = set()  # (step, board) whose smashed data are not finite
+        self.refuse_updates: set[tuple[int, int]] = set()  # and whose update is not
 
-    def settle(self) -> list[object]:
-        """Carry out all jobs and return the events they lead to."""
-        jobs, self.jobs = self.jobs, []
+    def settle(self, limit: int = 1 << 30) -> list[object]:
+        """Carry out jobs, in order, and return the events they lead to."""
+        jobs, self.jobs = self.jobs[:limit], self.jobs[limit:]
         return [event for job, tensors in jobs for event in self._carry_out(job, tensors)]
 
     def _carry_out(self, job: object, tensors: dict[int, bytes]) -> list[object]:
@@ -94,6 +95,10 @@ class SplitStore:
                 assert self._open is not None
                 assert set(boards) == set(self._open)
                 for board in boards:
+                    if (step, board) in self.refuse_updates:
+                        self.refuse_updates.discard((step, board))
+                        self._open = None
+                        return [ps.StepRefused(step, redraw, board, "the client part's gradient is not finite")]
                     assert tensors[board] == update_of(self.part, self._open[board])
                 used = [SAMPLE.unpack_from(data, at) for data in self._open.values() for at in range(0, len(data), 8)]
                 ledger.committed[number].update(used)
@@ -200,6 +205,9 @@ class SplitBoard(FakeBoard):
 class SplitWorld(World):
     """`sizes` of the clients, dealt to `boards` in order. `own`: the host does not know them, each board has one."""
 
+    _busy = False
+    commit_s = 0.0  # what summing and stepping takes the store
+
     def __init__(
         self, sizes: tuple[int, ...] = (20, 30, 10, 25), boards: int = 2, method: str = "gpsl", *, own: bool = False,
         **changes: object,
@@ -227,12 +235,32 @@ class SplitWorld(World):
         self.store = SplitStore(self.journal)  # type: ignore[assignment]
         self.machine = SplitMachine(self.facts, self.split, list(self._index), self.now_s)  # type: ignore[assignment]
 
+    def _settle(self) -> None:
+        """Let the store do its next job: it is one thread, and takes its time for a commit."""
+        if self.finish is not None:
+            super()._settle()
+        elif self.store.jobs and not self._busy:
+            self._busy, life = True, self.host_life
+            action, _ = self.store.jobs[0]  # type: ignore[misc]  # of this regime's store
+            self.at(self.commit_s if isinstance(action, ps.CommitStep) else 0.0, lambda: self._settle_one(life))
+
+    def _settle_one(self, life: int) -> None:
+        if life != self.host_life:
+            return
+        self._busy = False
+        for event in self.store.settle(1):
+            self.host_step(event)
+            if life != self.host_life:
+                return
+        self._settle()
+
     def new_board(self, index: int, pace_s: float) -> FakeBoard:
         return SplitBoard(self, index, pace_s)
 
     def restart_host(self) -> None:
         """Kill the host and start it again at once: an epoch that was open is begun anew."""
         self.host_life += 1
+        self._busy = False
         f, journal = self.facts, self.journal
         self.peers = Peers(Terms(self.host_life, f.chunk_bytes, f.credit_bytes, 2.0, f.patience_s))
         self._adopted.clear()

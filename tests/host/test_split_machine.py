@@ -117,6 +117,72 @@ def test_what_is_not_finite_voids_the_step_and_its_board_may_try_again() -> None
     assert world.journal.closed[0].left == 0
 
 
+def lost_while_the_host_sums(world: SplitWorld, index: int, back_s: float) -> SplitWorld:
+    """Let a board be lost once, right when its update of a step is in the store's hands; it is back some time later."""
+    done = False
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        nonlocal done
+        machine: Any = world.machine
+        if not done and machine._stage == "sum" and machine._count(index):
+            done = True
+            world.at(0.001, lambda: world.lose(world.boards[index]))
+            world.at(0.001 + back_s, world.boards[index].start)
+        return True
+
+    world.hook = hook
+    return started(world)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["there", "lost-meanwhile"])
+@pytest.mark.parametrize("boards", [1, 2])
+def test_a_gradient_that_is_refused_voids_the_step_though_its_board_was_lost_meanwhile(boards: int, lost: bool) -> None:
+    last = boards - 1
+    world = SplitWorld((40, 60, 20, 50), boards, rounds=1, batch=32)  # so many that each board gives some
+    world.commit_s = 0.05
+    world.store.refuse_updates.add((0, last))  # type: ignore[attr-defined]
+    (lost_while_the_host_sums(world, last, 0.05) if lost else started(world))
+    finish = world.run()
+    assert finish.ok, finish.reason
+    check_epochs(world)
+    assert any("gradient is not finite" in text for text in world.journal.said("rejected"))
+    assert any("step 0" in text for text in world.journal.said("left"))
+    assert world.machine.boards[last].failures == 0  # it has given whole steps since
+    assert world.journal.closed[0].left == 0
+
+
+@pytest.mark.parametrize("boards", [1, 2])
+def test_a_board_that_is_back_while_the_host_still_sums_waits_for_the_end_of_that_step(boards: int) -> None:
+    """Both optimisers step once with what came in; a step that is drawn anew meanwhile would use it twice."""
+    world = SplitWorld(boards=boards, rounds=1)
+    world.commit_s = 1.0  # longer than a board takes to load
+    lost_while_the_host_sums(world, 0, 0.05)
+    finish = world.run()
+    assert finish.ok, finish.reason
+    check_epochs(world)
+    assert world.journal.said("lost")
+    assert world.journal.said("back")
+    assert sum(world.journal.batches[1]) == sum(world.sizes)
+
+
+@pytest.mark.parametrize("back_s", [0.05, 2.0])
+@pytest.mark.parametrize("method", ["gpsl", "fls"])
+def test_a_board_lost_at_any_message_of_a_host_that_sums_slowly_makes_no_wrong_batch(
+    method: str, back_s: float
+) -> None:
+    hit = 0
+    for at in range(1, COUNT, 2):
+        world = SplitWorld(sizes=(9, 13), boards=1 + at % 4 // 2, rounds=1, method=method)
+        world.commit_s = 1.0
+        world.hook = killer = Killer(at, 0, back_s)
+        finish = started(world).run()
+        assert finish.ok, f"{killer.where}: {finish.reason}"
+        check_epochs(world)
+        assert world.journal.closed[0].left == 0 or len(world.boards) == 2, killer.where
+        hit += any(note.kind == "left" for note in world.journal.notes)
+    assert hit > 10
+
+
 def test_a_board_that_never_gives_anything_finite_is_barred_and_the_others_finish() -> None:
     world = started(SplitWorld(rounds=1))
     for step in range(3):

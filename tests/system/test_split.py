@@ -278,9 +278,8 @@ def test_a_board_with_the_same_pictures_in_another_order_is_refused_by_name(tmp_
         shutil.copytree(pictures, turned)
         for name, width, shape in ((FILES[0], 64, (TRAIN, 8, 8)), (FILES[1], 1, (TRAIN,))):
             items = (pictures / name).read_bytes()[-width * TRAIN :]
-            write_idx(
-                turned / name, shape, b"".join(items[i * width : (i + 1) * width] for i in reversed(range(TRAIN)))
-            )
+            each = [items[at : at + width] for at in range(0, len(items), width)]
+            write_idx(turned / name, shape, b"".join(reversed(each)))
         host = bench.host(file)
         agents = {}
         for board, folder in (("one", pictures), ("two", turned)):

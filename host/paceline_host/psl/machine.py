@@ -179,9 +179,7 @@ class SplitMachine(Muster):
         if self.phase == "planning" and self._stage != STORED:
             self._plan_epoch(now_s)
         elif self.phase == "working":
-            self._back.add(index)
-            if not self._work:
-                self._between_steps(now_s)
+            self._come_back(index, now_s)
 
     def _is_gone(self, index: int, reason: str, now_s: float) -> None:
         self._back.discard(index)
@@ -398,7 +396,11 @@ class SplitMachine(Muster):
     def _step_refused(self, event: StepRefused, now_s: float) -> None:
         if self._is_open(event.step, event.redraw, GRADIENT) or self._is_open(event.step, event.redraw, SUM):
             self._stage = ""  # the store has let go of the step
-            self._fail(event.board, event.reason, now_s)
+            if event.board in self._work:
+                self._fail(event.board, event.reason, now_s)
+                return
+            self._note_failure("rejected", event.board, event.reason)  # it was lost, and what it had sent is no good
+            self._void_for_lost(now_s)
 
     def _committed(self, event: StepCommitted, now_s: float) -> None:
         if not self._is_open(event.step, event.redraw, SUM):
@@ -437,6 +439,12 @@ class SplitMachine(Muster):
         if back:
             self._out.append(s.Note("back", f"{self._names(back)} back in step {self._plan.step}", loud=True))
         self._open_step(now_s)
+
+    def _come_back(self, index: int, now_s: float) -> None:
+        """Take a board in after the open step; at once where nobody is left, unless the host is summing that step."""
+        self._back.add(index)
+        if not self._work and self._stage != SUM:
+            self._between_steps(now_s)
 
     def _is_open(self, step: int, redraw: int, stage: str) -> bool:
         plan = self._plan
@@ -485,33 +493,25 @@ class SplitMachine(Muster):
         board, work = self.boards[index], self._work.get(index)
         if work is None:
             return
-        self._out.append(s.Note("rejected", f"{board.name}: {reason}", index))
         if board.session is not None:
             self._send(index, Cancel(board.session.nonce, work.lease, clip(reason)))
-        board.failures += 1
-        self._bar_if_hopeless(index, reason)
+        self._note_failure("rejected", index, reason)
         self._drop(index, reason, now_s)
         if board.usable and self.phase == "working":
-            self._back.add(index)
-            if not self._work:
-                self._between_steps(now_s)
+            self._come_back(index, now_s)
 
     def _work_failed(self, index: int, message: Failed, now_s: float) -> None:
         board = self.boards[index]
         if self.phase == "ending":
             return
         reason = f"{message.reason}: {message.detail}"
-        self._out.append(s.Note("failed", f"{board.name}: {reason}", index))
-        board.failures += 1
-        self._bar_if_hopeless(index, reason)
+        self._note_failure("failed", index, reason)
         if message.lease == 0:
             board.ready = None
         if index in self._work:
             self._drop(index, reason, now_s)
         if board.usable and self.phase == "working":
-            self._back.add(index)
-            if not self._work:
-                self._between_steps(now_s)
+            self._come_back(index, now_s)
         self._start_if_complete(now_s)
 
     # The end of an epoch --------------------------------------------------------------------------------------------
@@ -595,6 +595,12 @@ class SplitMachine(Muster):
             left_s = FIRST_LEASE * self.facts.patience_s
         if board.session is not None:
             self._send(index, Pong(board.session.nonce, message.lease, left_s))
+
+    def _note_failure(self, kind: str, index: int, reason: str) -> None:
+        board = self.boards[index]
+        self._out.append(s.Note(kind, f"{board.name}: {reason}", index))
+        board.failures += 1
+        self._bar_if_hopeless(index, reason)
 
     def _note_left(self, what: str) -> None:
         assert self._plan is not None
