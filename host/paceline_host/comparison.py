@@ -49,6 +49,7 @@ from paceline_host.store import Store
 from paceline_host.uploads import Uploads
 
 EXPERIMENT = "experiment.toml"
+PLANNED_BY = ("minimum", "steps", "min_batch")  # of [run], beside what the journal says
 
 
 @dataclass(frozen=True)
@@ -213,16 +214,26 @@ class Comparison:
         if self._server is not None:
             self._server.stop(reason)
 
+    def check(self, folder: Path, boards: Mapping[str, str]) -> None:
+        """Refuse to go on with runs below `folder` that were begun otherwise; cheap, before any board is started.
+
+        Raises PacelineError.
+        """
+        self._folder = folder
+        for policy in self.experiment.policies():
+            if begun(path := folder / folder_name(policy)):
+                self._check(path, policy, boards)
+        if self.experiment.run.regime == "psl":
+            psl_run.keep_partition(folder, self.experiment.split, self._split_task)
+
     def work(self, folder: Path, server: Server, boards: Mapping[str, str]) -> bool:
         """Run every policy below `folder` over `boards` (name -> public key); True when all finished.
 
         Raises PacelineError.
         """
-        self._folder = folder
+        self.check(folder, boards)
         if not (folder / EXPERIMENT).exists():
             write_whole(folder / EXPERIMENT, settings.dump(self.experiment))
-        if self.experiment.run.regime == "psl":
-            psl_run.keep_partition(folder, self.experiment.split, self._split_task)
         self._server = server
         try:
             outcomes = [self._one(policy, boards, server) for policy in self.experiment.policies()]
@@ -236,7 +247,6 @@ class Comparison:
         folder = self._folder / folder_name(policy)
         recovered = None
         if begun(folder):
-            self._check(folder, policy, boards)
             recovered = recover(folder, self._task, self._watcher.say)
         if recovered is not None and recovered.finished:
             return True
@@ -326,8 +336,8 @@ class Comparison:
         if were != list(boards):
             faults.append(f"the boards are now {', '.join(boards)}, the run was begun with {', '.join(were)}")
         kept = folder / "run.toml"  # what the journal does not say of the plan
-        if kept.exists() and (minimum := load_experiment(kept).run.minimum) != self.experiment.run.minimum:
-            faults.append(f"minimum is now {self.experiment.run.minimum}, the run was begun with {minimum}")
+        if kept.exists():
+            faults += _other_plan(self.experiment, load_experiment(kept))
         if faults:
             raise SettingsError([f"{folder}: {fault}; restore it, or begin a new run" for fault in faults])
 
@@ -379,6 +389,17 @@ class Comparison:
 def folder_name(policy: Policy) -> str:
     """Return the name of a policy's run folder."""
     return policy.name.replace(":", "-")
+
+
+def _other_plan(now: Experiment, begun_with: Experiment) -> Iterator[str]:
+    """Yield what differs of the settings by which samples are dealt and steps computed; waits and paths may change."""
+    tables: list[tuple[str, object, object, tuple[str, ...]]] = [("", now.run, begun_with.run, PLANNED_BY)]
+    if now.run.regime == "psl":
+        tables.append(("split.", now.split, begun_with.split, tuple(asdict(now.split))))
+    for table, new, old, keys in tables:
+        for key in keys:
+            if getattr(new, key) != getattr(old, key):
+                yield f"{table}{key} is now {getattr(new, key)!r}, the run was begun with {getattr(old, key)!r}"
 
 
 def _where(recovered: Recovered) -> str:
