@@ -194,6 +194,18 @@ def test_a_board_that_never_gives_anything_finite_is_barred_and_the_others_finis
     assert world.journal.closed[0].left > 0
 
 
+def test_a_lone_board_that_never_gives_anything_finite_ends_the_run_with_what_may_be_wrong() -> None:
+    world = started(SplitWorld(boards=1, rounds=1))
+    world.store.refuse |= {(0, 0)}  # type: ignore[attr-defined]
+    world.machine.boards[0].failures = 2
+    finish = world.run()
+    assert not finish.ok
+    assert finish.reason == (
+        "no board may go on, the last was board-0: its smashed tensor is not finite; has training diverged? "
+        "a smaller learning_rate may help"
+    )
+
+
 def test_a_board_that_says_nothing_loses_its_lease_after_its_deadline() -> None:
     world = started(SplitWorld(rounds=1))
 

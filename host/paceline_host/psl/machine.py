@@ -167,6 +167,10 @@ class SplitMachine(Muster):
     def _samples(self, index: int) -> int:
         return sum(self.sizes[c] for c in self.split.clients(index))
 
+    def _hint(self) -> str:
+        is_finite = "not finite" not in self._last_refusal
+        return "" if is_finite else "; has training diverged? a smaller learning_rate may help"
+
     def _wakes(self) -> list[float]:
         return [self._work[i].due_s for i in self._waiting if i in self._work]
 
