@@ -161,6 +161,7 @@ class FakeRank(FakeBoard):
     dtype = "float32"
     stuck = False  # its trainer is stopped: it does nothing more, and lives
     fault = ""  # what it says instead of joining
+    content = ""  # digest of its data
 
     @property
     def held(self) -> int:
@@ -190,7 +191,9 @@ class FakeRank(FakeBoard):
                 self.trainer_life += 1
                 self.inbox = size + TEXT
                 self.model = bytearray(self.inbox)
-                ready = am.TrainerReady(MANIFEST, size, self.held, "linear", 200 + self.index, self.inbox)
+                ready = am.TrainerReady(
+                    MANIFEST, size, self.held, "linear", 200 + self.index, self.inbox, data_sha256=self.content
+                )
                 self._later(0.2, ready)
             case am.StoreBase(lease, offset, whole):
                 self.model[offset : offset + len(self._payload)] = self._payload

@@ -96,8 +96,10 @@ class SiloWorld(RankWorld):
 
     def __init__(
         self, silos: Sequence[tuple[Sequence[int], int, int]] = (((0, 1), 16, 20), ((2, 3), 12, 30)), steps: int = 4,
-        **changes: object,
+        own: bool = False, **changes: object,
     ) -> None:  # fmt: skip
+        """`own`: each silo's boards have data of their own, which the host does not know."""
+        self.own = own
         count = sum(len(boards) for boards, _, _ in silos)
         budget = sum(own for _, own, _ in silos)
         self.silos = [
@@ -117,7 +119,8 @@ class SiloWorld(RankWorld):
 
     def _new_host(self, base: str, reopened: s.Reopened | None) -> None:
         self.store = SiloStore(self)  # type: ignore[assignment]
-        rules = [{"silo": silo.number} for silo in self.silos]
+        kind = {"kind": "own"} if self.own else {}
+        rules: list[dict[str, object]] = [{"silo": silo.number, **kind} for silo in self.silos]
         self.machine = SiloMachine(  # type: ignore[assignment]
             self.facts, self.ranks, self.silos, rules, self.planner, list(self._index), base, self.now_s, reopened
         )
@@ -210,4 +213,4 @@ def check_silos(world: SiloWorld) -> None:
         silo = world.silos[world.of[board]]
         assert all(0 <= begin < end <= silo.samples for _, begin, end in message.ranges)
     for board, options in world.loaded.items():
-        assert options["silo"] == {"silo": world.of[board]}
+        assert options["silo"]["silo"] == world.of[board]

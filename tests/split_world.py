@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -45,6 +45,7 @@ class Journal:
     batches: dict[int, list[int]] = field(default_factory=dict)
     end_part: dict[int, bytes] = field(default_factory=dict)
     energies: list[s.StoreEnergy] = field(default_factory=list)
+    ready: list[s.StoreReady] = field(default_factory=list)
     notes: list[s.Note] = field(default_factory=list)
 
     def said(self, kind: str) -> list[str]:
@@ -63,10 +64,11 @@ class SplitStore:
         self.gradients: dict[int, bytes] = {}
         self._open: dict[int, bytes] | None = None
         self.refuse: set[tuple[int, int]] = set()  # (step, board) whose smashed data are not finite
+        self.refuse_updates: set[tuple[int, int]] = set()  # and whose update is not
 
-    def settle(self) -> list[object]:
-        """Carry out all jobs and return the events they lead to."""
-        jobs, self.jobs = self.jobs, []
+    def settle(self, limit: int = 1 << 30) -> list[object]:
+        """Carry out jobs, in order, and return the events they lead to."""
+        jobs, self.jobs = self.jobs[:limit], self.jobs[limit:]
         return [event for job, tensors in jobs for event in self._carry_out(job, tensors)]
 
     def _carry_out(self, job: object, tensors: dict[int, bytes]) -> list[object]:
@@ -93,6 +95,10 @@ class SplitStore:
                 assert self._open is not None
                 assert set(boards) == set(self._open)
                 for board in boards:
+                    if (step, board) in self.refuse_updates:
+                        self.refuse_updates.discard((step, board))
+                        self._open = None
+                        return [ps.StepRefused(step, redraw, board, "the client part's gradient is not finite")]
                     assert tensors[board] == update_of(self.part, self._open[board])
                 used = [SAMPLE.unpack_from(data, at) for data in self._open.values() for at in range(0, len(data), 8)]
                 ledger.committed[number].update(used)
@@ -117,7 +123,7 @@ class SplitStore:
             case s.Note():
                 ledger.notes.append(job)
             case s.StoreReady():
-                pass
+                ledger.ready.append(job)
             case _:
                 raise TypeError(f"a store knows no {type(job).__name__}")
         return []
@@ -140,8 +146,11 @@ class SplitBoard(FakeBoard):
                 self.inbox = SCHEDULE_BYTES + 4096
                 self.model = bytearray(self.inbox)
                 self.busy_until_s = 0.0
-                samples = sum(world.split.sizes[c] for c in world.split.clients(self.index))
-                ready = am.TrainerReady(MANIFEST, MODEL_BYTES, samples, "linear", 200 + self.index, self.inbox)
+                samples = sum(world.sizes[c] for c in world.split.clients(self.index))
+                ready = am.TrainerReady(
+                    MANIFEST, MODEL_BYTES, samples, "linear", 200 + self.index, self.inbox,
+                    data_sha256=world.data[self.index],
+                )  # fmt: skip
                 self._later(0.2, ready)
             case am.StartWork(_, _, ranges):
                 self.rows: Rows | None = None
@@ -162,7 +171,7 @@ class SplitBoard(FakeBoard):
         world = self.world
         assert isinstance(world, SplitWorld)
         if given.what == "schedule":
-            self.rows = Rows.decode(data, [world.split.sizes[c] for c in world.split.clients(self.index)])
+            self.rows = Rows.decode(data, [world.sizes[c] for c in world.split.clients(self.index)])
         elif given.what == "model" and self.rows is not None and given.step >= self.rows.epoch_steps:
             done = am.WorkDone(given.lease, self.spent, self.steps, self.spent * 10 + 1, 0, 0, 0, sha(data))
             self._later(0.001, done)
@@ -194,23 +203,30 @@ class SplitBoard(FakeBoard):
 
 
 class SplitWorld(World):
-    """`sizes` of the clients, dealt to `boards` in order."""
+    """`sizes` of the clients, dealt to `boards` in order. `own`: the host does not know them, each board has one."""
+
+    _busy = False
+    commit_s = 0.0  # what summing and stepping takes the store
 
     def __init__(
-        self, sizes: tuple[int, ...] = (20, 30, 10, 25), boards: int = 2, method: str = "gpsl", **changes: object
-    ) -> None:
+        self, sizes: tuple[int, ...] = (20, 30, 10, 25), boards: int = 2, method: str = "gpsl", *, own: bool = False,
+        **changes: object,
+    ) -> None:  # fmt: skip
         edges = [i * len(sizes) // boards for i in range(boards + 1)]
         holds = tuple(range(a, b) for a, b in pairwise(edges))
         self.split = ps.SplitFacts(
-            method, sizes, holds, PART_BYTES, lambda n: SAMPLE.size * n, lambda n: SAMPLE.size * n, {},
-            tuple(sum(sizes) for _ in holds),
+            method, (0,) * len(sizes) if own else sizes, holds, PART_BYTES, lambda n: SAMPLE.size * n,
+            lambda n: SAMPLE.size * n, {}, tuple(sum(sizes) for _ in holds), own,
         )  # fmt: skip
+        self.sizes = list(sizes)  # of the clients, as they are on the boards,
+        self.data = [f"data of board {i}" if own else "the data" for i in range(boards)]  # and which those are
         plain: dict[str, object] = {
             "regime": "psl",
             "samples": sum(sizes),
             "budget": sum(sizes),
             "batch": 8,
             "rounds": 2,
+            "data_sha256": "the data",
             **changes,
         }
         kept = {key: plain.pop(key) for key in ("notices", "latency_s", "store_s", "paces_s") if key in plain}
@@ -219,12 +235,32 @@ class SplitWorld(World):
         self.store = SplitStore(self.journal)  # type: ignore[assignment]
         self.machine = SplitMachine(self.facts, self.split, list(self._index), self.now_s)  # type: ignore[assignment]
 
+    def _settle(self) -> None:
+        """Let the store do its next job: it is one thread, and takes its time for a commit."""
+        if self.finish is not None:
+            super()._settle()
+        elif self.store.jobs and not self._busy:
+            self._busy, life = True, self.host_life
+            action, _ = self.store.jobs[0]  # type: ignore[misc]  # of this regime's store
+            self.at(self.commit_s if isinstance(action, ps.CommitStep) else 0.0, lambda: self._settle_one(life))
+
+    def _settle_one(self, life: int) -> None:
+        if life != self.host_life:
+            return
+        self._busy = False
+        for event in self.store.settle(1):
+            self.host_step(event)
+            if life != self.host_life:
+                return
+        self._settle()
+
     def new_board(self, index: int, pace_s: float) -> FakeBoard:
         return SplitBoard(self, index, pace_s)
 
     def restart_host(self) -> None:
         """Kill the host and start it again at once: an epoch that was open is begun anew."""
         self.host_life += 1
+        self._busy = False
         f, journal = self.facts, self.journal
         self.peers = Peers(Terms(self.host_life, f.chunk_bytes, f.credit_bytes, 2.0, f.patience_s))
         self._adopted.clear()
@@ -238,8 +274,15 @@ class SplitWorld(World):
             next_index=0, done=(), counted=frozenset(), lives=self.host_life - 1, elapsed_s=0.0,
             round_seconds=tuple(1.0 for _ in journal.end_part),
         )  # fmt: skip
+        split = self.split
+        if split.own and number:
+            told = {done.board: done.ready for done in journal.ready}
+            split = replace(
+                split, sizes=tuple(told[i].samples if i in told else 0 for i in range(len(self.boards))),
+                data_sha256=tuple(told[i].data_sha256 if i in told else "" for i in range(len(self.boards))),
+            )  # fmt: skip
         self.machine = SplitMachine(  # type: ignore[assignment]
-            f, self.split, list(self._index), self.now_s, reopened
+            f, split, list(self._index), self.now_s, reopened
         )
 
     def host_do(self, action: Any, payload: bytes | memoryview) -> None:
@@ -259,7 +302,7 @@ class SplitWorld(World):
 
 def check_epochs(world: SplitWorld) -> None:
     """Assert the laws: each sample of each epoch at most once, and once where its board was there at the end."""
-    journal, sizes = world.journal, world.split.sizes
+    journal, sizes = world.journal, world.sizes
     for closed in journal.closed:
         committed = journal.committed[closed.round]
         assert set(committed.values()) <= {1}, "a sample was used twice"
@@ -267,7 +310,8 @@ def check_epochs(world: SplitWorld) -> None:
         for client, size in enumerate(sizes):
             assert sorted(place for c, place in committed if c == client) == list(range(places[client]))
             assert places[client] <= size
-        assert sum(sizes) - len(committed) == closed.left
+        planned = sum(item.samples for item in journal.slices[closed.round])
+        assert planned - len(committed) == closed.left
         given = Counter[int]()
         for part in journal.parts:
             if part.slice.round == closed.round:

@@ -173,6 +173,7 @@ class Agent:
             message.data_label,
             self._trainer.pid,
             inbox_bytes=message.inbox_bytes,
+            data_sha256=message.data_sha256,
         )
         self._step_if(self._idle.ready(ready, self._load is None or self._load.idle_baseline, _now_us()))
 

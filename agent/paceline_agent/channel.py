@@ -125,6 +125,7 @@ class Loaded(Message):
     data_label: Text
     inbox_bytes: Count
     outbox_bytes: Count
+    data_sha256: Text
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.errors import DataError, PacelineError, RemoteProtocolError, SettingsError
-from paceline.tasks import Task, make
+from paceline.tasks import Task, data_sha256, make
 from paceline.wire import INLINE_BYTES
 from paceline_agent import channel
 from paceline_agent.channel import (
@@ -162,7 +162,7 @@ class Trainer:
         self.say(
             Loaded(
                 task.manifest.digest(), self._worker.model_bytes, self._worker.samples, task.data_label, inbox_bytes,
-                outbox_bytes,
+                outbox_bytes, data_sha256(task),
             )
         )  # fmt: skip
 

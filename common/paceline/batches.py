@@ -8,6 +8,7 @@ defines them. Pure: knows no network, no sample and no label.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -108,11 +109,13 @@ METHODS: dict[str, Callable[..., Schedule]] = {"gpsl": Global, "fls": fls, "fpls
 def schedule(method: str, sizes: Sequence[int], batch: int, seed: int = 0, epoch: int = 0) -> Schedule:
     """Return the steps of an epoch over clients of these sizes.
 
-    Seed and epoch name the draws of `gpsl`; the others draw nothing. Raises SettingsError for a method that does not
-    exist, CoreError for a batch below 1, no samples at all or more than 2^32 - 1.
+    Seed and epoch name the draws of `gpsl`; the others draw nothing. Sizes and batch may be whole numbers of any type:
+    they are computed with as Python's own, which do not overflow. Raises SettingsError for a method that does not
+    exist, CoreError for a batch below 1, no samples at all, more than 2^32 - 1, or what is no whole number.
     """
     if method not in METHODS:
         raise SettingsError([f"method: there is no method {method!r}; {did_you_mean(method, list(METHODS))}"])
+    sizes, batch = [_whole(size, "a client's size") for size in sizes], _whole(batch, "batch")
     if batch < 1:
         raise CoreError(f"batch is {batch}; a step takes at least 1 sample")
     if any(size < 0 for size in sizes) or not 0 < sum(sizes) < 1 << 32:
@@ -120,6 +123,13 @@ def schedule(method: str, sizes: Sequence[int], batch: int, seed: int = 0, epoch
             f"{len(sizes)} clients hold {sum(sizes)} samples; expected sizes of 0 or more with a sum of 1 to 2^32 - 1"
         )
     return METHODS[method](sizes, batch, seed, epoch)
+
+
+def _whole(value: int, what: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise CoreError(f"{what} is {value!r}; expected a whole number") from None
 
 
 def half_even(numerator: int, denominator: int) -> int:

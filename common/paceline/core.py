@@ -460,6 +460,8 @@ class SamplerHandle:
     """Memory and calls of a pl_sampler (a Fenwick tree), with the buffers of its draws."""
 
     def __init__(self, simd: str = "best") -> None:
+        if simd not in ("best", *SIMD):  # it needs none of them, but a name that is none is a mistake
+            raise CoreError(f"simd is {simd!r}; expected one of best, {', '.join(SIMD)}")
         self._own = self._s = ffi.new("pl_sampler *")
         self._memory = ffi.new("uint32_t[]", 1)
         self._room = 1
@@ -501,9 +503,12 @@ class SamplerHandle:
         return bytes(ffi.buffer(out))
 
     def _client(self, k: int) -> int:
-        if not 0 <= k < self._s.n:
-            raise CoreError(f"there is no client {k}; this sampler has {self._s.n} of them, counted from 0")
-        return k
+        try:
+            if 0 <= k.__index__() < self._s.n:
+                return k.__index__()
+        except AttributeError:
+            pass
+        raise CoreError(f"there is no client {k}; this sampler has {self._s.n} of them, counted from 0")
 
     def _make_room(self, n: int) -> None:
         """Let the buffers of a draw hold n pairs; what they hold is lost."""

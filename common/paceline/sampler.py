@@ -7,7 +7,9 @@ A step's counts are exactly multivariate hypergeometric, and an epoch uses each 
 
 from __future__ import annotations
 
+import operator
 import struct
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from paceline import core
 from paceline.errors import CoreError
 
 _HEAD = struct.Struct("<4sIII")  # magic, bytes of the core's state, clients at the epoch's start or NO_START, removed
-_MAGIC = b"GSP1"
+_MAGIC = b"GSP2"  # a CRC-32 of all of it stands at the end
 _NO_START = 0xFFFFFFFF
 STRUCTURES = {"auto": core.EngineHandle, "tree16": core.EngineHandle, "fenwick": core.SamplerHandle}
 
@@ -80,8 +82,7 @@ class GlobalSampler:
         return self._core.drawn()
 
     def _draw(self, batch: int) -> None:
-        if batch < 1:
-            raise CoreError(f"batch is {batch}; expected 1 or more")
+        batch = _batch(batch)  # before the step that is open is done for
         self.commit()
         self._core.draw(batch)
         self._open = True
@@ -108,8 +109,7 @@ class GlobalSampler:
 
         Faster from some 100 samples a client and step; `seek` does not replay such steps.
         """
-        if batch < 1:
-            raise CoreError(f"batch is {batch}; expected 1 or more")
+        batch = _batch(batch)
         self.commit()
         self._core.draw_by_client(batch)
         self._start = None
@@ -144,6 +144,7 @@ class GlobalSampler:
         if not self._open:
             raise CoreError("void: no step is open; draw one first")
         self._open = False
+        self._start = None  # a replay would draw the step with the words that it had at first
         self._core.void()
         for k in self._removed:  # who was removed meanwhile gets its draws back when it returns
             self._removed[k] += self._core.count(k)
@@ -175,9 +176,7 @@ class GlobalSampler:
     def set_count(self, k: int, n: int) -> None:
         """Let client k have n samples left."""
         if k in self._removed:
-            if not 0 <= n <= core.U32_MAX:
-                raise CoreError(f"count is {n}; expected a whole number from 0 to {core.U32_MAX}")
-            self._removed[k] = n
+            self._removed[k] = _number(n, "count")
         else:
             self._core.set_count(k, n)
         self._start = None
@@ -185,29 +184,39 @@ class GlobalSampler:
     def seek(self, step: int, batch: int) -> None:
         """Go to the start of a step by replaying the epoch from its beginning, `batch` samples a step.
 
-        CoreError after churn: then the beginning no longer says where this pool stands.
+        CoreError after churn, or after a void step: then the beginning no longer says where this pool stands.
         """
+        step, batch = _number(step, "step"), _batch(batch)
         if self._start is None:
             raise CoreError(
-                "seek: clients joined, left or changed in this epoch, so it cannot be replayed; use state()"
+                "seek: clients joined, left or changed in this epoch, or a step was void, so it cannot be replayed; "
+                "use state()"
             )
         self._core = self._kind.init(self._start, self._core.seed, self._core.epoch, self._simd)
         self._open = False
         self._core.skip(step, batch)
 
     def state(self) -> bytes:
-        """Return everything needed to go on. A step that is drawn and not committed will be drawn again, the same."""
+        """Return everything needed to go on. A step that is drawn and not committed will be drawn again, the same.
+
+        Or without those who were removed while it was open: what they had given is kept for `restore`.
+        """
+        removed = dict(self._removed)
         if not self._open:
             own = self._core.save()
         else:
             copy = self._kind.load(self._core.save(), self._simd)
             for k, count in zip(*self._core.drawn(), strict=True):
-                copy.set_count(k, copy.count(k) + count)
+                if k in removed:
+                    removed[k] += count
+                else:
+                    copy.set_count(k, copy.count(k) + count)
             own = copy.save()
         start = b"" if self._start is None else _little(self._start)
         clients = _NO_START if self._start is None else len(self._start)
-        gone = b"".join(struct.pack("<II", k, self._removed[k]) for k in sorted(self._removed))
-        return _HEAD.pack(_MAGIC, len(own), clients, len(self._removed)) + own + start + gone
+        gone = b"".join(struct.pack("<II", k, removed[k]) for k in sorted(removed))
+        body = _HEAD.pack(_MAGIC, len(own), clients, len(removed)) + own + start + gone
+        return body + zlib.crc32(body).to_bytes(4, "little")
 
     @classmethod
     def from_state(cls, state: bytes, structure: str = "auto", simd: str = "best") -> GlobalSampler:
@@ -215,7 +224,8 @@ class GlobalSampler:
         self = cls.__new__(cls)
         self._kind, self._simd = _structure(structure), simd
         wrong = CoreError("GlobalSampler state: the bytes are damaged, cut short or of another version")
-        if len(state) < _HEAD.size:
+        state, check = state[:-4], state[-4:]
+        if len(state) < _HEAD.size or zlib.crc32(state) != int.from_bytes(check, "little"):
             raise wrong
         magic, size, clients, removed = _HEAD.unpack_from(state)
         n_start = 0 if clients == _NO_START else clients
@@ -290,12 +300,38 @@ def _whole(counts: Iterable[int], copy: bool) -> Sequence[int]:
                 own.frombytes(view.cast("B"))
             return own if copy else view
         items: list[Any] = view.tolist()
-    except TypeError:
-        items = list(counts)
-    for count in items:
-        if not isinstance(count, int) or not 0 <= count <= core.U32_MAX:
+    except (TypeError, NotImplementedError):  # no buffer, or one of another byte order
+        try:
+            items = list(counts)
+        except TypeError:
+            raise CoreError(f"counts is {counts!r}; expected how many samples each client has") from None
+    for place, count in enumerate(items):
+        try:
+            items[place] = whole = operator.index(count)
+        except TypeError:
+            whole = -1
+        if not 0 <= whole <= core.U32_MAX:
             raise CoreError(f"counts holds {count!r}; expected whole numbers from 0 to {core.U32_MAX}")
     return array("I", items)
+
+
+def _batch(batch: int) -> int:
+    """Return a batch size as a whole number of 1 or more, or raise CoreError."""
+    if type(batch) is int and 0 < batch <= core.U32_MAX:
+        return batch  # as nearly always
+    return _number(batch, "batch", 1)
+
+
+def _number(value: int, name: str, least: int = 0) -> int:
+    """Return a whole number from `least` on as such, of whatever type, or raise CoreError."""
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        whole = -1
+    if not least <= whole <= core.U32_MAX:
+        expected = f"a whole number from 0 to {core.U32_MAX}" if least == 0 else f"{least} or more, a whole number"
+        raise CoreError(f"{name} is {value!r}; expected {expected}")
+    return whole
 
 
 def _little(words: Sequence[int]) -> bytes:

@@ -51,7 +51,11 @@ class Bounds:
 
     def __str__(self) -> str:
         limits = ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
-        return " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+        return " and ".join(
+            f"{sign} {limit}" if isinstance(limit, int) else f"{sign} {limit:g}"
+            for sign, limit in limits
+            if limit is not None
+        )
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def _text_of(path: Path, name: str) -> str:
     except UnicodeDecodeError as error:
         raise SettingsError([f"{name}: byte {error.start} is not UTF-8, as TOML must be; save it in UTF-8"]) from None
     except OSError as error:
-        raise SettingsError([f"{name}: cannot read it: {error.strerror or error}"]) from None
+        raise SettingsError([f"{path}: cannot read it: {error.strerror or error}"]) from None
 
 
 def _syntax_fault(name: str, text: str, message: str) -> str:

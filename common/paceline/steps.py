@@ -31,6 +31,7 @@ class TrainerReady:
     pid: int
     inbox_bytes: int = 0  # room for the tensors of split learning, 0 under other regimes
     idle_uw: int | None = None  # drawn before the first round; None: not measured
+    data_sha256: str = ""  # of the training data; "": the task makes them up
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ class Ready(Message):
     energy_source: str
     energy_known: bool
     idle_uw: int | None = None  # drawn before the first round, a prior for waiting (DECISIONS 34); None: not measured
+    data_sha256: str = ""  # of the training data; "": the task makes them up
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from paceline import settings
 from paceline.errors import SettingsError, StorageError
 from paceline.keys import read_boards
 from paceline.policies import Policy
-from paceline.tasks import Task
+from paceline.tasks import Task, data_sha256
 from paceline.tasks import make as make_task
 from paceline.version import VERSION
 from paceline.wire import CHUNK_START, MAX_RANGES
@@ -53,6 +53,7 @@ from paceline_host.store import Store
 from paceline_host.uploads import Uploads
 
 EXPERIMENT = "experiment.toml"
+PLANNED_BY = ("minimum", "steps", "min_batch")  # of [run], beside what the journal says
 
 
 @dataclass(frozen=True)
@@ -225,18 +226,28 @@ class Comparison:
         if self._server is not None:
             self._server.stop(reason)
 
-    def work(self, folder: Path, server: Server, boards: Mapping[str, str]) -> bool:
-        """Run every policy below `folder` over `boards` (name -> public key); True when all finished.
+    def check(self, folder: Path, boards: Mapping[str, str]) -> None:
+        """Refuse to go on with runs below `folder` that were begun otherwise; cheap, before any board is started.
 
         Raises PacelineError.
         """
         self._folder = folder
         if self._silos:  # who is who by number is known now
             self._silos, self._rules = hfl_run.check(self.experiment, self._task, list(boards))
-        if not (folder / EXPERIMENT).exists():
-            write_whole(folder / EXPERIMENT, settings.dump(self.experiment))
+        for policy in self.experiment.policies():
+            if begun(path := folder / folder_name(policy)):
+                self._check(path, policy, boards)
         if self.experiment.run.regime == "psl":
             psl_run.keep_partition(folder, self.experiment.split, self._split_task)
+
+    def work(self, folder: Path, server: Server, boards: Mapping[str, str]) -> bool:
+        """Run every policy below `folder` over `boards` (name -> public key); True when all finished.
+
+        Raises PacelineError.
+        """
+        self.check(folder, boards)
+        if not (folder / EXPERIMENT).exists():
+            write_whole(folder / EXPERIMENT, settings.dump(self.experiment))
         self._server = server
         try:
             outcomes = [self._one(policy, boards, server) for policy in self.experiment.policies()]
@@ -250,7 +261,6 @@ class Comparison:
         folder = self._folder / folder_name(policy)
         recovered = None
         if begun(folder):
-            self._check(folder, policy, boards)
             recovered = recover(folder, self._task, self._watcher.say)
         if recovered is not None and recovered.finished:
             return True
@@ -301,7 +311,8 @@ class Comparison:
         reopened = replace(recovered.machine, parts=uploads.left) if recovered is not None else None
         facts, now_s = self._facts(policy, row), time.monotonic()
         if row.regime == "psl":
-            split = psl_run.facts(self.experiment.split, self._split_task, policy, len(names), row.batch)
+            known = recovered.boards if recovered is not None and recovered.machine.round else ()
+            split = psl_run.facts(self.experiment.split, self._split_task, policy, len(names), row.batch, known)
             return SplitMachine(facts, split, names, now_s, reopened), None
         folder = self._folder / folder_name(policy) if recovered is not None else None
         timed = TimedPlanner(self._planner(policy, len(names), folder))
@@ -309,8 +320,9 @@ class Comparison:
             facts = replace(facts, model_bytes=self._trainable.state_bytes)
             ranks = ddp_run.facts(self.experiment.run)
             if self._silos:
+                contents = [board.data_sha256 for board in recovered.boards] if recovered is not None else []
                 machine = SiloMachine(
-                    facts, ranks, self._silos, self._rules, timed, names, store.model_sha256, now_s, reopened
+                    facts, ranks, self._silos, self._rules, timed, names, store.model_sha256, now_s, reopened, contents
                 )
                 return machine, timed
             return RankMachine(facts, ranks, timed, names, store.model_sha256, now_s, reopened), timed
@@ -344,11 +356,13 @@ class Comparison:
             faults.append("the fleet's profile is not the one that the run was begun with")
         if list(old.silos) != list(new.silos):
             faults.append("the silos are not those that the run was begun with")
+        if old.data_sha256 not in ("", new.data_sha256):
+            faults.append("the training data are other ones than those that the run was begun with")
         if were != list(boards):
             faults.append(f"the boards are now {', '.join(boards)}, the run was begun with {', '.join(were)}")
         kept = folder / "run.toml"  # what the journal does not say of the plan
-        if kept.exists() and (minimum := load_experiment(kept).run.minimum) != self.experiment.run.minimum:
-            faults.append(f"minimum is now {self.experiment.run.minimum}, the run was begun with {minimum}")
+        if kept.exists():
+            faults += _other_plan(self.experiment, load_experiment(kept))
         if faults:
             raise SettingsError([f"{folder}: {fault}; restore it, or begin a new run" for fault in faults])
 
@@ -362,7 +376,7 @@ class Comparison:
             energy_required=experiment.energy.required, boards=boards, fsync=run.fsync,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
             machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
-            declared=self._declared(), silos=as_rows(self._silos, self._rules),
+            declared=self._declared(), silos=as_rows(self._silos, self._rules), data_sha256=data_sha256(task),
         )  # fmt: skip
 
     def _facts(self, policy: Policy, row: records.Run) -> m.RunFacts:
@@ -375,7 +389,7 @@ class Comparison:
             start_s=experiment.fleet.start_s, chunk_bytes=run.chunk_bytes,
             credit_bytes=first_credit(run.chunk_bytes),
             energy_needed=experiment.energy.required and bool(policy.w_energy),
-            idle_baseline=experiment.energy.idle_baseline,
+            idle_baseline=experiment.energy.idle_baseline, data_sha256=data_sha256(task),
         )  # fmt: skip
 
     def _declared(self) -> dict[str, object]:
@@ -402,12 +416,26 @@ def folder_name(policy: Policy) -> str:
     return policy.name.replace(":", "-")
 
 
+def _other_plan(now: Experiment, begun_with: Experiment) -> Iterator[str]:
+    """Yield what differs of the settings by which samples are dealt and steps computed; waits and paths may change."""
+    tables: list[tuple[str, object, object, tuple[str, ...]]] = [("", now.run, begun_with.run, PLANNED_BY)]
+    if now.run.regime == "psl":
+        tables.append(("split.", now.split, begun_with.split, tuple(asdict(now.split))))
+    for table, new, old, keys in tables:
+        for key in keys:
+            if getattr(new, key) != getattr(old, key):
+                yield f"{table}{key} is now {getattr(new, key)!r}, the run was begun with {getattr(old, key)!r}"
+
+
 def _where(recovered: Recovered) -> str:
     state = recovered.machine
     if state.closed:
         return f"the end of round {state.round}" if state.round else "its start"
     counted = sum(samples for _, samples in state.done)
-    return f"round {state.round}, in which {counted} of {recovered.run.budget} samples are counted"
+    planned = counted + sum(
+        item.samples for item in state.open_slices
+    )  # of data of boards' own the budget knows nothing
+    return f"round {state.round}, in which {counted} of {planned} samples are counted"
 
 
 def first_credit(chunk_bytes: int) -> int:

@@ -42,6 +42,7 @@ def run_embedded(comparison: Comparison, folder: Path, talk: Talk) -> bool:
     with ExitStack() as life:
         life.enter_context(held(folder))
         fleet, keys, boards = _fleet(comparison, folder, life)
+        comparison.check(folder, boards)
         link = HostLink(experiment.fleet.listen, keys, boards, talk.warning)
         life.callback(link.close)
         server = Server(link, Peers(terms(experiment.run, folder.parent if fleet is None else None)), fleet, talk)

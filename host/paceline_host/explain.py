@@ -64,7 +64,7 @@ def explain(folder: Path, round_: int) -> Facts:
         before = {s.board: s.samples for s in ledger.slices(round_ - 1) if s.redealt_from is None}
         last = {c.board: c for c in ledger.contributions(round_ - 1, "accepted")} if round_ > 1 else {}
     if run.regime == "psl":
-        raise RunError(f"{folder}: split learning draws samples by lot; no policy divides them")
+        raise RunError(f"{folder}: a method of split learning says who gives what to a step; no policy divides samples")
     if round_ not in rounds:
         raise RunError(f"{folder}: there is no round {round_}; rounds 1 to {max(rounds, default=0)} were planned")
     made = planner_of(run, folder, run.policy)

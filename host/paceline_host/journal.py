@@ -27,7 +27,7 @@ SPOOL = "updates.spool"
 BLOB_BYTES = 1 << 16  # larger ones would be written twice, into the WAL and out of it (DECISIONS 43)
 BUSY_S = 5.0  # a reader never blocks us; this is for somebody's shell on the same file
 APPLICATION_ID = 0x70616365  # "pace"
-SCHEMA = 2
+SCHEMA = 3
 
 Buffer = bytes | bytearray | memoryview
 
@@ -36,7 +36,7 @@ TABLES = (
     """CREATE TABLE board (
         board INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, public_key TEXT NOT NULL, energy_source TEXT,
         agent_pid INTEGER, trainer_pid INTEGER, agent_version TEXT NOT NULL, present INTEGER NOT NULL,
-        idle_uw INTEGER) STRICT""",
+        idle_uw INTEGER, samples INTEGER, data_sha256 TEXT NOT NULL DEFAULT '') STRICT""",
     """CREATE TABLE round (
         round INTEGER PRIMARY KEY, planned_s REAL NOT NULL, base_sha256 TEXT NOT NULL, allocate_s REAL NOT NULL,
         closed_s REAL, model_sha256 TEXT, evaluation_s REAL, loss REAL, accuracy REAL, metric TEXT NOT NULL,
@@ -87,6 +87,10 @@ ADDED = {
         "ALTER TABLE energy ADD COLUMN sampling_uj INTEGER",
         "ALTER TABLE energy ADD COLUMN split_uj INTEGER",
         "ALTER TABLE energy ADD COLUMN wait_us INTEGER NOT NULL DEFAULT 0",
+    ),
+    3: (
+        "ALTER TABLE board ADD COLUMN samples INTEGER",
+        "ALTER TABLE board ADD COLUMN data_sha256 TEXT NOT NULL DEFAULT ''",
     ),
 }
 

@@ -89,6 +89,16 @@ class Muster:
             f"(paceline data fetch {self.facts.task})"
         )
 
+    def _content_fault(self, index: int, sha256: str) -> str:
+        """Say what is wrong with the content of the data that a board holds, as many as it should; "": nothing."""
+        ours = self.facts.data_sha256
+        if sha256 == ours:
+            return ""
+        return (
+            f"its data are as many as the host's, but other ones ({sha256[:12]}, the host's {ours[:12]}); give both "
+            f"the same data (paceline data fetch {self.facts.task})"
+        )
+
     def _replaced(self, index: int, kept: tuple[int, int], now_s: float) -> None:
         """A board connects anew while its session is not over; it holds the result of (round, slice), (0, 0): none."""
         self._gone(s.Gone(index, "a new session replaced it"), now_s)
@@ -158,7 +168,7 @@ class Muster:
             self._refuse(
                 index, "manifest", "its model differs from the host's; install the same version of paceline", now_s
             )
-        elif text := self._data_fault(index, message.samples):
+        elif text := self._data_fault(index, message.samples) or self._content_fault(index, message.data_sha256):
             self._refuse(index, "data", text, now_s)
         else:
             board.ready, board.since_s = message, now_s

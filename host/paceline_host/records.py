@@ -40,9 +40,9 @@ class Run:
     # What an emulated fleet declares: {"reference_seconds_per_sample", "boards": [fields of BoardProfile]}. Only the
     # report reads it, for the column of the closed form; empty with real boards.
     declared: Mapping[str, Any] = field(default_factory=dict)
-    silos: Sequence[Mapping[str, Any]] = field(
-        default_factory=list
-    )  # of regime hfl: {"name", "boards", "budget", "samples", "rule"}
+    # of regime hfl: {"name", "boards", "budget", "samples", "rule"}
+    silos: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    data_sha256: str = ""  # of the host's training data; "": they are made up, or the run is of an older version
     ended: Mapping[str, Any] | None = None  # {"ok", "reason", "at_s"}; None: running, or killed
 
 
@@ -59,6 +59,8 @@ class Board:
     agent_version: str = ""
     present: bool = True
     idle_uw: int | None = None  # drawn before the first round, a prior for waiting; None: not measured
+    samples: int | None = None  # that it holds; None: it was never ready
+    data_sha256: str = ""  # of its training data
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class RunFacts:
     credit_bytes: int
     energy_needed: bool
     idle_baseline: bool = True
+    data_sha256: str = ""  # of the host's training data
 
 
 @dataclass(frozen=True)

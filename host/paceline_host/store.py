@@ -232,6 +232,7 @@ class Store(threading.Thread):
             old.board, old.name, old.public_key, ready.energy_source if ready.energy_known else None,
             action.agent_pid, ready.trainer_pid, action.agent_version,
             idle_uw=old.idle_uw if ready.idle_uw is None else ready.idle_uw,
+            samples=ready.samples, data_sha256=ready.data_sha256,
         )  # fmt: skip
         self._journal.set_board(self._boards[action.board])
         return []

@@ -66,7 +66,9 @@ class Recording:
                 if row.closed_s is not None
             }
         if self.run.regime == "psl":
-            raise RunError(f"{folder}: split learning draws samples by lot; no policy divides them")
+            raise RunError(
+                f"{folder}: a method of split learning says who gives what to a step; no policy divides samples"
+            )
         if not self.plans:
             raise RunError(f"{folder}: no round of it was finished, so there are no costs to replay")
         self._folder = folder

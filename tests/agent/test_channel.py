@@ -24,7 +24,7 @@ SAMPLES: list[c.Message] = [
     c.Cancel(3),
     c.Stop(),
     c.Hello(4711),
-    c.Loaded("ab" * 32, 203568, 60000, "MNIST (complete)", 203568, 203568),
+    c.Loaded("ab" * 32, 203568, 60000, "MNIST (complete)", 203568, 203568, "ef" * 32),
     c.Edge(3, "begin", 123456789),
     c.Progress(3, 64),
     c.Done(3, 14, 2, 40_000, 0, 0, 1, 300, 203568, "cd" * 32),

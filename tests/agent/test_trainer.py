@@ -124,7 +124,7 @@ def test_a_slice_is_trained_on_exactly_its_positions_in_order(spawn: Spawn) -> N
     loaded = peer.load()
     task = make("linear", {}, 7, None)
     nbytes = task.manifest.nbytes
-    assert loaded == c.Loaded(task.manifest.digest(), nbytes, task.samples, task.data_label, nbytes, nbytes)
+    assert loaded == c.Loaded(task.manifest.digest(), nbytes, task.samples, task.data_label, nbytes, nbytes, "")
     assert peer.model.stat().st_size == peer.update.stat().st_size == task.manifest.nbytes
     peer.base(task.initial())
     ranges = [(0, 59_990, 60_000), (1, 0, 21)]  # 31 samples over the border of an epoch: steps of 8, 8, 8, 7

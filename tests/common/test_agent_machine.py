@@ -45,7 +45,7 @@ SIZE = 96 * KIB  # three chunks at the floor
 CREDIT = 64 * KIB
 RANGES = ((0, 0, 10),)
 WINDOW = 8  # the nonce that follows the first session's
-TRAINER = m.TrainerReady("manifest", SIZE, 60, "linear", 42)
+TRAINER = m.TrainerReady("manifest", SIZE, 60, "linear", 42, data_sha256="data")
 ME = m.Identity("0.1.0", "machine", 41, 1 << 20, "modelled", True)
 
 
@@ -151,7 +151,7 @@ def test_a_whole_round_is_said_and_done_in_order() -> None:
         "hello", "ready", "taken", "credit", "credit", "result", "chunk", "chunk", "chunk", "commit", "energy",
     ]  # fmt: skip
     assert host.heard[0] == Hello(7, 1, 1, "0.1.0", "machine", 1 << 20, 41, "", 0, 0)
-    assert host.heard[1] == Ready(7, "run", "manifest", SIZE, 60, "linear", 42, "modelled", True)
+    assert host.heard[1] == Ready(7, "run", "manifest", SIZE, 60, "linear", 42, "modelled", True, None, "data")
     assert host.heard[5] == Result(7, "run", 1, 0, 0, 5, 10, 3, 1000, 0, 0, "base", SIZE, "update", False)
     assert host.heard[9] == Commit(7, 5, 1000, 10, "modelled", 0)
     assert host.last() == Energy(7, WINDOW, "run", 1, 1, 1, 1, 1, 1, 5, 0, 9, 9, "modelled", 0)

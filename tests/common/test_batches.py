@@ -107,6 +107,10 @@ def test_gpsl_is_the_global_sampler_and_differs_by_seed_and_epoch() -> None:
         (("central", [], 4), CoreError, "0 clients hold 0 samples"),
         (("fpls", [5, -1], 4), CoreError, "expected sizes of 0 or more"),
         (("gpsl", [1 << 31, 1 << 31], 4), CoreError, "sum of 1 to 2\\^32 - 1"),
+        (("fpls", [3, 2.5], 2), CoreError, "a client's size is 2.5; expected a whole number"),
+        (("fls", [3], 2.5), CoreError, "batch is 2.5; expected a whole number"),
+        (("gpsl", [3], 2.0), CoreError, "batch is 2.0; expected a whole number"),
+        (("central", ["3"], 2), CoreError, "a client's size is '3'; expected a whole number"),
     ],
 )
 def test_what_makes_no_epoch_is_refused(
@@ -114,3 +118,22 @@ def test_what_makes_no_epoch_is_refused(
 ) -> None:
     with pytest.raises(error, match=sentence):
         schedule(*arguments)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("kind", ["uint16", "int32", "uint32", "int64"])
+def test_numbers_of_any_width_make_the_schedule_of_pythons_own(method: str, kind: str) -> None:
+    """B D_k is far above what 16 or 32 bits hold: computed in them, fpls would give other batches."""
+    numpy = pytest.importorskip("numpy")
+    sizes, batch = [60_000, 4] if kind == "uint16" else [3_000_000, 4], 2000
+    wanted = schedule(method, sizes, batch)
+    array = numpy.array(sizes, dtype=kind)
+    for given_ in (array, list(array)):
+        made = schedule(method, given_, array.dtype.type(batch))
+        assert (made.steps, made.effective_batch, made.clients) == (
+            wanted.steps,
+            wanted.effective_batch,
+            wanted.clients,
+        )
+        assert next(iter(made)) == next(iter(wanted))
+    assert wanted.steps == {"gpsl": 1501, "central": 1501, "fls": 3000, "fpls": 1500}[method] or kind == "uint16"

@@ -45,6 +45,33 @@ def folder_of(place: Path, files: dict[str, bytes]) -> Path:
     return place
 
 
+def digest_of(place: Path, files: dict[str, bytes]) -> str:
+    return data.open_dataset("mnist", folder_of(place, files)).train.sha256()
+
+
+def test_training_data_are_named_by_their_content_and_by_nothing_else(tmp_path: Path) -> None:
+    """In which files they lie does not matter; each pixel, each label, their order, shape and number do."""
+    plain, pixels, labels = content(), bytes(range(72)), bytes([1, 2, 3, 4, 5, 6])
+    plain[IMAGES], plain[LABELS] = idx(6, 4, 3, items=pixels), idx(6, items=labels)
+    name = digest_of(tmp_path / "plain", plain)
+    assert name == hashlib.sha256(b"6 (4, 3)" + pixels + labels).hexdigest()
+    packed = {f"{file}.gz": gzip.compress(body) for file, body in plain.items()}
+    assert digest_of(tmp_path / "packed", packed) == name
+    longer = plain | {IMAGES: idx(8, 4, 3, items=pixels + bytes(24)), LABELS: idx(8, items=labels + bytes(2))}
+    assert digest_of(tmp_path / "longer", longer) != name
+    head = data.open_dataset("mnist", tmp_path / "longer").train.head(6)
+    assert head.sha256() == name
+    assert digest_of(tmp_path / "tests", plain | {TEST_LABELS: idx(2, items=bytes([9, 9]))}) == name
+    others = {
+        "pixel": plain | {IMAGES: idx(6, 4, 3, items=pixels[:-1] + b"!")},
+        "label": plain | {LABELS: idx(6, items=bytes([1, 2, 3, 4, 5, 7]))},
+        "order": plain
+        | {IMAGES: idx(6, 4, 3, items=pixels[12:] + pixels[:12]), LABELS: idx(6, items=bytes([2, 3, 4, 5, 6, 1]))},
+        "shape": plain | {IMAGES: idx(6, 3, 4, items=pixels), TEST_IMAGES: idx(2, 3, 4)},
+    }
+    assert len({name, *(digest_of(tmp_path / what, files) for what, files in others.items())}) == 5
+
+
 # Own files ----------------------------------------------------------------------------------------------------------
 
 

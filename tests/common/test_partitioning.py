@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import zlib
 from fractions import Fraction
 
 import msgpack
@@ -191,11 +192,28 @@ def test_a_saved_partition_is_the_same_and_small(clients: int) -> None:
     assert len(saved) < len(LABELS) * (1 if clients <= 256 else 2) + 300
 
 
+def sealed(head: dict[str, object]) -> bytes:
+    """Return a file of this head whose checksum is right."""
+    body: bytes = msgpack.packb(head)
+    return body + zlib.crc32(body).to_bytes(4, "little")
+
+
+def test_no_bit_of_a_saved_partition_can_flip_unseen() -> None:
+    saved = partition(LABELS[:60], 4, "dirichlet", alpha=0.5, seed=3).to_bytes()
+    for bit in range(8 * len(saved)):
+        damaged = bytearray(saved)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DataError, match="the partition is damaged"):
+            Partition.from_bytes(bytes(damaged))
+
+
 def test_a_damaged_partition_or_one_of_other_labels_is_refused() -> None:
     dealt = made("severe")
     saved = dealt.to_bytes()
-    head = msgpack.unpackb(saved)
+    head = msgpack.unpackb(saved[:-4])
+    assert sealed(head) == saved
     changed = [
+        {"schema": "paceline-partition-1"},
         {"schema": "paceline-partition-9"},
         {"samples": 5999},
         {"samples": 6001},
@@ -206,7 +224,7 @@ def test_a_damaged_partition_or_one_of_other_labels_is_refused() -> None:
         {"width": 3},
         {"owner": head["owner"][:-3]},
     ]
-    for bad in [saved[:-1], b"", b"\xc1", *(msgpack.packb(head | change) for change in changed)]:
+    for bad in [saved[:-1], b"", b"\xc1", msgpack.packb(head), *(sealed(head | change) for change in changed)]:
         with pytest.raises(DataError, match="the partition is damaged"):
             Partition.from_bytes(bad)
     with pytest.raises(DataError, match="made for other labels"):
@@ -227,6 +245,21 @@ def test_a_damaged_partition_or_one_of_other_labels_is_refused() -> None:
         ((LABELS, 4, "natural"), {}, "one value for each of 6000 samples, got none"),
         ((LABELS[:4], 3, "natural"), {"column": [1, 1, 2, 2]}, "2 values of the column for 3 clients"),
         (([0.5, 1.0], 2, "iid"), {}, "expected a flat sequence of whole numbers"),
+        (([2**32 + 1, 1], 2, "iid"), {}, "labels hold 4294967297; expected whole numbers from 0 to 2^32 - 1"),
+        (([3, -1], 2, "iid"), {}, "labels hold -1; expected whole numbers from 0"),
+        ((LABELS, 1.5, "iid"), {}, "clients is 1.5; expected a whole number from 1"),
+        ((LABELS, 4, "shards"), {"shards_per_client": 1.5}, "shards_per_client is 1.5; expected a whole number"),
+        ((LABELS, 4, "shards"), {"shards_per_client": 0}, "shards_per_client is 0; expected a whole number from 1"),
+        ((LABELS, 4, "dirichlet-classes"), {"classes_per_client": 0}, "classes_per_client is 0; expected a whole"),
+        ((LABELS, 4, "dirichlet"), {"alpha": "x"}, "alpha is 'x'; expected a number"),
+        ((LABELS[:3], 2, "natural"), {"column": [None, 1, "x"]}, "values of kinds that cannot be compared"),
+        ((LABELS[:3], 2, "natural"), {"column": "abc"}, "expected a flat column, one value a sample, got shape ()"),
+        ((LABELS[:2], 2, "natural"), {"column": [[1], [2]]}, "expected a flat column, one value a sample"),
+        *(
+            ((LABELS, 4, method), {"seed": seed}, f"seed is {seed}; expected a whole number from 0 to 184467440737")
+            for method in ("iid", "shards", "dirichlet", "severe")
+            for seed in (-1, 1 << 64)
+        ),
     ],
 )
 def test_what_cannot_be_dealt_is_one_sentence(

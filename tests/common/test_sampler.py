@@ -187,6 +187,72 @@ def test_nothing_is_lost_when_a_client_of_the_open_step_is_lost() -> None:
     assert s.remaining == [5, 5, 5]
 
 
+def test_a_state_of_an_open_step_keeps_what_the_lost_client_had_given() -> None:
+    """As `void` does: the client has all its samples again when it is back, and none before."""
+    s = GlobalSampler([5, 5, 5], seed=1)
+    ids, _ = s.draw(6)
+    assert 0 in ids
+    s.remove(0)
+    t = GlobalSampler.from_state(s.state())
+    assert t.remaining == [0, 5, 5]
+    assert 0 not in t.draw(6)[0]
+    t.void()
+    t.restore(0)
+    s.void()
+    s.restore(0)
+    assert t.remaining == s.remaining == [5, 5, 5]
+
+
+@given(
+    pools=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    steps=st.lists(
+        st.tuples(st.integers(1, 12), st.sampled_from(["", "remove", "restore", "set"]), st.integers(0, 5)), max_size=8
+    ),
+)
+def test_a_state_of_an_open_step_holds_what_a_void_step_leaves(
+    pools: list[int], steps: list[tuple[int, str, int]]
+) -> None:
+    s = GlobalSampler(pools, seed=2)
+    for batch, what, k in steps:
+        s.draw(batch)
+        if k < len(pools):
+            if what == "remove":
+                s.remove(k)
+            elif what == "restore":
+                s.restore(k)
+            elif what == "set":
+                s.set_count(k, 4)
+    if steps:
+        t = GlobalSampler.from_state(s.state())
+        s.void()
+        assert t.remaining == s.remaining
+        for k in range(len(pools)):
+            t.restore(k)
+            s.restore(k)
+        assert t.remaining == s.remaining
+
+
+def test_a_void_step_ends_what_can_be_replayed() -> None:
+    s = GlobalSampler([5, 5], seed=1)
+    s.draw(3)
+    s.void()
+    s.draw(3)
+    s.commit()
+    for one in (s, GlobalSampler.from_state(s.state())):
+        with pytest.raises(CoreError, match=r"seek: .* or a step was void, so it cannot be replayed"):
+            one.seek(1, 3)
+
+
+def test_what_cannot_be_drawn_leaves_the_open_step_as_it_is() -> None:
+    s = GlobalSampler([5, 5], seed=1)
+    s.draw(3)
+    for batch in (2**40, 2.5, 0, "x"):
+        with pytest.raises(CoreError, match="batch is"):
+            s.draw(batch)  # type: ignore[arg-type]
+    s.void()
+    assert s.remaining == [5, 5]
+
+
 def test_no_open_step_cannot_be_void() -> None:
     s = GlobalSampler([5])
     with pytest.raises(CoreError, match="no step is open"):
@@ -246,6 +312,14 @@ def test_a_large_pool_is_drawn_from() -> None:
         (lambda s: GlobalSampler([1], structure="heap"), "structure is 'heap'; expected one of auto, tree16, fenwick"),
         (lambda s: GlobalSampler([1], simd="mmx"), "simd is 'mmx'; expected one of those that this machine has: best"),
         (lambda s: s.draw_dense(1, [0]), "out holds 1 places for 3 clients"),
+        (lambda s: s.draw("x"), "batch is 'x'; expected 1 or more, a whole number"),
+        (lambda s: s.draw_by_client(1.5), "batch is 1.5; expected 1 or more"),
+        (lambda s: s.remove("a"), "there is no client a; this sampler has 3"),
+        (lambda s: s.seek(1, 0), "batch is 0; expected 1 or more"),
+        (lambda s: s.seek(-1, 2), "step is -1; expected a whole number"),
+        (lambda s: (s.remove(0), s.set_count(0, 1.5)), "count is 1.5; expected a whole number"),
+        (lambda s: GlobalSampler([1], structure="fenwick", simd="zzz"), "simd is 'zzz'; expected one of best, portab"),
+        (lambda s: GlobalSampler(7), "counts is 7; expected how many samples each client has"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_done_is_said(call: Callable[[GlobalSampler], object], sentence: str) -> None:
@@ -262,8 +336,11 @@ def test_counts_that_are_none_are_refused(counts: list[int]) -> None:
 def test_numpy_counts_go_in() -> None:
     numpy = pytest.importorskip("numpy")
     wanted = GlobalSampler([3, 4, 5], 1).draw(6)
-    for kind in ("int64", "uint32", "uint8"):
+    for kind in ("int64", "uint32", "uint8", ">u4", ">i8"):
         assert GlobalSampler(numpy.array([3, 4, 5], dtype=kind), 1).draw(6) == wanted
+        assert GlobalSampler(list(numpy.array([3, 4, 5], dtype=kind)), 1).draw(6) == wanted
+    with pytest.raises(CoreError, match="counts holds"):
+        GlobalSampler(numpy.array([3.0, 4.5]))
 
 
 @pytest.mark.parametrize(
@@ -272,3 +349,17 @@ def test_numpy_counts_go_in() -> None:
 def test_a_damaged_state_is_refused(damage: Callable[[bytes], bytes]) -> None:
     with pytest.raises(CoreError, match="state"):
         GlobalSampler.from_state(damage(GlobalSampler([1, 2, 3]).state()))
+
+
+def test_no_bit_of_a_state_can_flip_unseen() -> None:
+    s = GlobalSampler([3, 4, 5, 6], seed=3)
+    s.draw(4)
+    for removed in ([], [0, 2]):
+        for k in removed:
+            s.remove(k)
+        state = s.state()
+        for bit in range(8 * len(state)):
+            damaged = bytearray(state)
+            damaged[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(CoreError, match="state"):
+                GlobalSampler.from_state(bytes(damaged))

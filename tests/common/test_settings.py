@@ -244,3 +244,8 @@ def test_any_text_gives_settings_or_one_line_a_fault(text: str) -> None:
     except SettingsError as error:
         found = error.errors or ["an error without a fault\n"]
     assert all("\n" not in fault for fault in found)
+
+
+def test_limits_are_said_to_the_last_digit() -> None:
+    assert str(Bounds(ge=1, le=1 << 20)) == ">= 1 and <= 1048576"
+    assert str(Bounds(gt=0.5, lt=1 << 63)) == "> 0.5 and < 9223372036854775808"

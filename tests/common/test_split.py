@@ -279,13 +279,72 @@ def test_gradients_that_do_not_fit_are_refused_and_the_step_stays_open(images: P
     with pytest.raises(SplitError, match="client 4: the client part's gradient has 16 bytes"):
         host.commit(good | {4: bytes(16)})
     nan = struct.pack("<f", float("nan")) + bytes(good[4])[4:]
-    with pytest.raises(SplitError, match="client 4: the client part's gradient is not finite"):
+    with pytest.raises(SplitError, match="client 4: its gradient of the client part is not finite"):
         host.commit(good | {4: nan})
     with pytest.raises(LocalProtocolError, match="a step is open"):
         host.step([])
     host.commit(good)
     with pytest.raises(LocalProtocolError, match="no step is open"):
         host.commit(good)
+
+
+@pytest.mark.parametrize(
+    ("wire", "why"),
+    [
+        ("float32", "the training has diverged"),
+        ("float16", "the training has diverged, or its numbers are too large for float16"),
+    ],
+)
+def test_what_is_not_finite_at_several_clients_is_the_training_and_nobodys_fault(
+    images: Path, wire: str, why: str
+) -> None:
+    task = made(images, "mnist cnn", precision="float32")
+    host = SplitHost(task, wire)
+    clients = {k: SplitClient(task, wire) for k in (1, 4, 6)}
+    uploads = []
+    for k, client in clients.items():
+        client.load(host.client_part())
+        uploads.append(Upload(k, 1, client.forward(k, [k], 0)))
+    before = host.state()
+    for broken in (uploads[:1], uploads[:2], uploads):
+        view_of(broken[-1].data, upload_manifest(task, 1, wire), "smashed")[-1:].fill_(float("inf"))
+        with pytest.raises(SplitError) as caught:
+            host.step(uploads)
+        if len(broken) == 1:
+            ends = " in float16, which ends at 65,504" if wire == "float16" else ""
+            assert (caught.value.client, caught.value.text) == (1, f"its smashed tensor is not finite{ends}")
+        else:
+            assert caught.value.client is None
+            assert str(caught.value) == f"in step 0 {len(broken)} of 3 clients' smashed tensor is not finite: {why}"
+    assert host.state() == before
+
+
+def test_gradients_of_several_clients_that_are_not_finite_are_the_training(images: Path) -> None:
+    task = made(images, "mnist cnn", precision="float32")
+    host, client = SplitHost(task), SplitClient(task)
+    step = forward(host, client, {1: [1, 2], 4: [3]})
+    nan = struct.pack("<f", float("nan"))
+    bad = {k: nan + bytes(client.backward(k, step.gradients[k]))[4:] for k in step.clients}
+    with pytest.raises(SplitError, match="2 of 2 clients' gradient of the client part is not finite") as caught:
+        host.commit(bad)
+    assert caught.value.client is None
+
+
+def test_a_gradient_that_overflows_behind_a_finite_loss_goes_to_no_client(images: Path) -> None:
+    task = made(images, "mlp", precision="float32")
+    host, client = SplitHost(task), SplitClient(task)
+    client.load(host.client_part())
+    upload = client.forward(3, [1, 2], 0)
+    view_of(upload, upload_manifest(task, 2, "float32"), "smashed").fill_(0.0)
+    for parameter in host._server.parameters:  # logits 1e24 apart; back through two layers it is 1e50
+        with torch.no_grad():
+            rows = torch.arange(len(parameter), dtype=parameter.dtype)
+            parameter.copy_(rows[:, None].expand_as(parameter) * 1e25 if parameter.dim() == 2 else 0 * rows + 0.1)
+    with pytest.raises(SplitError, match="the gradient of step 0 is not finite: the training has diverged") as caught:
+        host.step([Upload(3, 2, upload)])
+    assert caught.value.client is None
+    host.load_model(task.initial())  # no step is open
+    host.step([Upload(3, 2, upload)])
 
 
 def test_a_client_refuses_what_is_no_gradient_of_its_step(images: Path) -> None:

@@ -94,6 +94,9 @@ def test_a_column_gives_natural_clients(digits: Path, tmp_path: Path, capsys: py
         (("--clients", "3", "--save", "nowhere/file"), 10, "cannot be written"),
         (("--load", "nowhere"), 3, "--load nowhere: cannot be read"),
         (("--load", "nowhere", "--clients", "3"), 3, "--clients is for dealing"),
+        (("--load", "nowhere", "--seed", "0"), 3, "--seed is for dealing"),
+        (("--load", "nowhere", "--picture", "who.txt"), 3, "a picture ends in .svg or .png"),
+        (("--load", "/dev/null"), 3, "--load /dev/null: the partition is damaged"),
         (("--method", "natural", "--column", "nowhere.txt"), 3, "--column nowhere.txt: cannot be read as text"),
     ],
 )

@@ -293,7 +293,7 @@ def test_a_journal_of_the_first_schema_is_read_and_taken_up(tmp_path: Path) -> N
     """The columns that came later are what is not known, and a run that goes on has them."""
     planned(tmp_path / "r").close()
     db = sqlite3.connect(tmp_path / "r" / JOURNAL)
-    for statement in ADDED[2]:
+    for statement in (*ADDED[2], *ADDED[3]):
         table, column = re.findall(r"TABLE (\w+) ADD COLUMN (\w+)", statement)[0]
         db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     db.execute("INSERT INTO energy VALUES (1, 0, 's0', 5, 0, 0, 0, 0, 5, 10, 10, 1, 'modelled', 0)")
@@ -302,7 +302,7 @@ def test_a_journal_of_the_first_schema_is_read_and_taken_up(tmp_path: Path) -> N
     db.close()
     with Ledger(tmp_path / "r") as ledger:
         assert [(row.total_uj, row.sampling_uj, row.wait_us) for row in ledger.energy()] == [(5, None, 0)]
-        assert {board.idle_uw for board in ledger.boards()} == {None}
+        assert {(board.idle_uw, board.samples, board.data_sha256) for board in ledger.boards()} == {(None, None, "")}
     with Journal.open(tmp_path / "r") as journal:
         journal.set_energy(Energy(1, 0, "s0", 6, 0, 0, 0, 0, 6, 10, 10, 1, "modelled", 0, 3, 2, 7))
     with Ledger(tmp_path / "r") as ledger:

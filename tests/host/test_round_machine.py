@@ -251,6 +251,7 @@ def test_boards_whose_trainer_cannot_live_are_not_waited_for() -> None:
         ({"manifest_sha256": "other"}, "manifest", "its model differs from the host's"),
         ({"model_bytes": 40}, "manifest", "its model differs from the host's"),
         ({"samples": 21}, "data", "its data hold 21 samples, the host's 20"),
+        ({"data_sha256": "b" * 64}, "data", "its data are as many as the host's, but other ones (bbbb"),
     ],
 )
 def test_a_board_with_another_model_or_other_data_is_refused(changes: dict[str, object], code: str, what: str) -> None:

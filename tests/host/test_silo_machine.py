@@ -248,3 +248,21 @@ def test_whatever_is_lost_no_board_is_told_anything_of_another_silo(data: st.Dat
 def revive(board: FakeBoard) -> None:
     if not board.alive:
         board.start()
+
+
+def test_boards_of_a_silo_with_other_data_of_the_same_number_are_refused() -> None:
+    world = SiloWorld(own=True)
+    for index, content in enumerate(("south", "other", "north", "north")):
+        rank(world, index).content = content
+    assert started(world).run().ok
+    check_silos(world)
+    assert {part.board for closed in world.rounds for one in closed.closed for part in one.steps.parts} == {0, 2, 3}
+    assert any("as many as silo silo-0 has, but other ones" in text for text in world.journal.said("lost"))
+
+
+def test_dealt_silos_are_held_to_the_hosts_own_data() -> None:
+    world = SiloWorld(data_sha256="the data")
+    for index in range(4):
+        rank(world, index).content = "other" if index == 3 else "the data"
+    assert started(world).run().ok
+    assert {part.board for closed in world.rounds for one in closed.closed for part in one.steps.parts} == {0, 1, 2}

@@ -14,6 +14,7 @@ from tests.split_world import SplitWorld, check_epochs
 from paceline.wire import Tensor
 from paceline_host import steps as s
 from paceline_host.psl import steps as ps
+from paceline_host.psl.machine import SplitMachine
 
 
 def started(world: SplitWorld) -> SplitWorld:
@@ -116,6 +117,72 @@ def test_what_is_not_finite_voids_the_step_and_its_board_may_try_again() -> None
     assert world.journal.closed[0].left == 0
 
 
+def lost_while_the_host_sums(world: SplitWorld, index: int, back_s: float) -> SplitWorld:
+    """Let a board be lost once, right when its update of a step is in the store's hands; it is back some time later."""
+    done = False
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        nonlocal done
+        machine: Any = world.machine
+        if not done and machine._stage == "sum" and machine._count(index):
+            done = True
+            world.at(0.001, lambda: world.lose(world.boards[index]))
+            world.at(0.001 + back_s, world.boards[index].start)
+        return True
+
+    world.hook = hook
+    return started(world)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["there", "lost-meanwhile"])
+@pytest.mark.parametrize("boards", [1, 2])
+def test_a_gradient_that_is_refused_voids_the_step_though_its_board_was_lost_meanwhile(boards: int, lost: bool) -> None:
+    last = boards - 1
+    world = SplitWorld((40, 60, 20, 50), boards, rounds=1, batch=32)  # so many that each board gives some
+    world.commit_s = 0.05
+    world.store.refuse_updates.add((0, last))  # type: ignore[attr-defined]
+    (lost_while_the_host_sums(world, last, 0.05) if lost else started(world))
+    finish = world.run()
+    assert finish.ok, finish.reason
+    check_epochs(world)
+    assert any("gradient is not finite" in text for text in world.journal.said("rejected"))
+    assert any("step 0" in text for text in world.journal.said("left"))
+    assert world.machine.boards[last].failures == 0  # it has given whole steps since
+    assert world.journal.closed[0].left == 0
+
+
+@pytest.mark.parametrize("boards", [1, 2])
+def test_a_board_that_is_back_while_the_host_still_sums_waits_for_the_end_of_that_step(boards: int) -> None:
+    """Both optimisers step once with what came in; a step that is drawn anew meanwhile would use it twice."""
+    world = SplitWorld(boards=boards, rounds=1)
+    world.commit_s = 1.0  # longer than a board takes to load
+    lost_while_the_host_sums(world, 0, 0.05)
+    finish = world.run()
+    assert finish.ok, finish.reason
+    check_epochs(world)
+    assert world.journal.said("lost")
+    assert world.journal.said("back")
+    assert sum(world.journal.batches[1]) == sum(world.sizes)
+
+
+@pytest.mark.parametrize("back_s", [0.05, 2.0])
+@pytest.mark.parametrize("method", ["gpsl", "fls"])
+def test_a_board_lost_at_any_message_of_a_host_that_sums_slowly_makes_no_wrong_batch(
+    method: str, back_s: float
+) -> None:
+    hit = 0
+    for at in range(1, COUNT, 2):
+        world = SplitWorld(sizes=(9, 13), boards=1 + at % 4 // 2, rounds=1, method=method)
+        world.commit_s = 1.0
+        world.hook = killer = Killer(at, 0, back_s)
+        finish = started(world).run()
+        assert finish.ok, f"{killer.where}: {finish.reason}"
+        check_epochs(world)
+        assert world.journal.closed[0].left == 0 or len(world.boards) == 2, killer.where
+        hit += any(note.kind == "left" for note in world.journal.notes)
+    assert hit > 10
+
+
 def test_a_board_that_never_gives_anything_finite_is_barred_and_the_others_finish() -> None:
     world = started(SplitWorld(rounds=1))
     for step in range(3):
@@ -125,6 +192,18 @@ def test_a_board_that_never_gives_anything_finite_is_barred_and_the_others_finis
     check_epochs(world)
     assert world.journal.said("barred")
     assert world.journal.closed[0].left > 0
+
+
+def test_a_lone_board_that_never_gives_anything_finite_ends_the_run_with_what_may_be_wrong() -> None:
+    world = started(SplitWorld(boards=1, rounds=1))
+    world.store.refuse |= {(0, 0)}  # type: ignore[attr-defined]
+    world.machine.boards[0].failures = 2
+    finish = world.run()
+    assert not finish.ok
+    assert finish.reason == (
+        "no board may go on, the last was board-0: its smashed tensor is not finite; has training diverged? "
+        "a smaller learning_rate may help"
+    )
 
 
 def test_a_board_that_says_nothing_loses_its_lease_after_its_deadline() -> None:
@@ -243,3 +322,95 @@ def test_the_host_says_of_each_epoch_how_many_bytes_went_each_way() -> None:
     # one step of 8 samples: schedule with a row, part, gradient; at the end the empty schedule and the part again
     assert closed.sent_bytes == (16 + 4 + 4) + 64 + 64 + (16 + 4) + 64
     assert closed.received_bytes == 64 + 64
+
+
+def test_a_board_with_as_many_but_other_data_is_refused_by_name_and_the_others_go_on() -> None:
+    world = SplitWorld(rounds=1)
+    world.data[1] = "the data in another order"
+    finish = started(world).run()
+    assert finish.ok, finish.reason
+    check_epochs(world)
+    (refused,) = world.journal.said("refused")
+    assert refused.startswith("board-1 is refused: its data are as many as the host's, but other ones (the data in")
+    assert "give both the same data (paceline data fetch" in refused
+    assert "board-1: its data are as many" in world.boards[1].exits[0].text
+    assert world.journal.closed[0].left == 35
+
+
+def test_of_central_training_the_boards_that_look_on_may_have_any_data() -> None:
+    world = SplitWorld(sizes=(21,), boards=1, method="central", rounds=1)
+    world.split = replace(world.split, holds=(range(0),))
+    machine = SplitMachine(world.facts, world.split, ["board-0"], 0.0)
+    assert machine._content_fault(0, "other data") == ""
+
+
+OWN = {"sizes": (20, 30), "boards": 2, "own": True}
+
+
+def restarted_in_the_first_epoch(world: SplitWorld, then: Callable[[], None]) -> SplitWorld:
+    """Let the host be killed in the middle of the first epoch and started again, and `then` something with boards."""
+    seen = 0
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        nonlocal seen
+        seen += when == "before" and kind == "tensor/gradient"
+        if seen == 3:
+            seen += 1
+            world.restart_host()
+            then()
+            return False
+        return True
+
+    world.hook = hook
+    return started(world)
+
+
+def test_boards_with_data_of_their_own_go_on_with_them_after_a_kill_of_the_host() -> None:
+    world = restarted_in_the_first_epoch(SplitWorld(**OWN), lambda: None)  # type: ignore[arg-type]
+    finish = world.run()
+    assert finish.ok, finish.reason
+    check_epochs(world)
+    assert world.host_life == 2
+    assert [closed.left for closed in world.journal.closed] == [0, 0]
+
+
+@pytest.mark.parametrize("in_one_life", [True, False], ids=["same-host", "host-started-again"])
+@pytest.mark.parametrize(
+    ("samples", "data", "said"),
+    [
+        (29, "29 others", "it holds 29 samples, and held 30 when the run began; restore its data"),
+        (30, "30 others", "its data are as many as when the run began, but other ones (30 others, then data of boar)"),
+    ],
+    ids=["fewer", "others"],
+)
+def test_own_data_that_changed_since_the_run_began_are_refused(
+    samples: int, data: str, said: str, *, in_one_life: bool
+) -> None:
+    world = SplitWorld(**OWN, rounds=8)  # type: ignore[arg-type]
+
+    def change() -> None:
+        world.lose(world.boards[1])
+        world.sizes[1], world.data[1] = samples, data
+        world.at(0.05, world.boards[1].start)
+
+    if in_one_life:
+        world.restart_host = lambda: None  # type: ignore[method-assign]
+    finish = restarted_in_the_first_epoch(world, change).run()
+    assert finish.ok, finish.reason
+    assert any(said in text for text in world.journal.said("refused")), world.journal.notes
+    assert [closed.left for closed in world.journal.closed][-1] == 30
+    assert {item.board: item.samples for item in world.journal.slices[1]} == {0: 20, 1: 30}
+
+
+def test_a_board_that_comes_first_after_a_kill_of_the_host_takes_part_from_the_next_epoch_on() -> None:
+    """What was planned of the epoch that is begun anew stands in the journal, and the newcomer is not in it."""
+    world = SplitWorld(sizes=(20, 30, 15), boards=3, own=True, start_s=5.0)
+    newcomer = world.boards[2]
+    restarted_in_the_first_epoch(world, newcomer.start)
+    newcomer.kill()
+    finish = world.run()
+    assert finish.ok, finish.reason
+    assert {item.board: item.samples for item in world.journal.slices[1]} == {0: 20, 1: 30}
+    assert {item.board: item.samples for item in world.journal.slices[2]} == {0: 20, 1: 30, 2: 15}
+    check_epochs(world)
+    assert [closed.left for closed in world.journal.closed] == [0, 0]

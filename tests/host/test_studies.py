@@ -15,6 +15,7 @@ from hypothesis.strategies import integers, lists
 
 from paceline.batches import schedule
 from paceline.errors import DamagedError, SettingsError
+from paceline_host.commands import program
 from paceline_host.studies.design import Cell, Setting, Study, cells, load_study
 from paceline_host.studies.figures import Spread, figures, spread, t_quantile, verdict
 from paceline_host.studies.page import as_csv, as_json, markdown
@@ -273,3 +274,19 @@ def test_one_value_has_no_interval() -> None:
 def test_a_setting_reads_as_a_few_words() -> None:
     assert Setting("digits", "iid", 4, 16, "fls").text() == "digits, iid, K 4, B 16, fls"
     assert Setting("digits", "", 0, 16, "central").text() == "digits, B 16, central"
+
+
+def test_a_file_that_is_no_study_is_named_and_does_not_keep_the_others_from_the_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study_of(tmp_path)
+    (tmp_path / "another.toml").write_text("[run]\nrounds = 3\n", encoding="utf-8")
+    assert program().run(["experiments", "list", str(tmp_path), "--work-dir", str(tmp_path / "work")]) == 0
+    told = capsys.readouterr()
+    assert [line.split("  ")[-1] for line in told.out.splitlines()] == ["a study"]
+    assert f"{tmp_path / 'another.toml'} is left out, it is no study: " in told.err
+
+
+def test_a_study_that_is_not_there_is_named_as_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program().run(["experiments", "run", "/nowhere/study.toml"]) == 3
+    assert "/nowhere/study.toml: cannot read it: No such file" in capsys.readouterr().err

@@ -264,3 +264,35 @@ def test_what_cannot_be_run_is_said_before_anything_is_made(
         assert host.ends() == 3
         assert said in host.err
         assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_board_with_the_same_pictures_in_another_order_is_refused_by_name(tmp_path: Path, pictures: Path) -> None:
+    """Its numbers of samples are right, so only what it holds can tell."""
+    with Bench(tmp_path) as bench:
+        bench.make_keys("one", "two")
+        file = experiment(bench, pictures, {"rounds": 1}, fleet={"kind": "boards", "keys": "keys"})
+        text = file.read_text(encoding="utf-8") + f'[data]\nfolder = "{pictures}"\n'
+        file.write_text(text, encoding="utf-8")
+        turned = tmp_path / "turned"
+        shutil.copytree(pictures, turned)
+        for name, width, shape in ((FILES[0], 64, (TRAIN, 8, 8)), (FILES[1], 1, (TRAIN,))):
+            items = (pictures / name).read_bytes()[-width * TRAIN :]
+            each = [items[at : at + width] for at in range(0, len(items), width)]
+            write_idx(turned / name, shape, b"".join(reversed(each)))
+        host = bench.host(file)
+        agents = {}
+        for board, folder in (("one", pictures), ("two", turned)):
+            config = bench.write_agent(board, endpoint_of(host))
+            config.write_text(f'data_dir = "{folder}"\n' + config.read_text(encoding="utf-8"), encoding="utf-8")
+            agents[board] = bench.start(board, "paceline-agent", "run", "--config", config)
+        host.says("two is refused: its data are as many as the host's, but other ones", 120.0)
+        assert agents["two"].ends() != 0
+        assert "give both the same data" in agents["two"].err
+        told = bench.watch("exp-001/gpsl", "one to be ready", lambda ledger: ledger.boards()[0].data_sha256, host)
+        host.signal(signal.SIGTERM)  # it waits for "two" until its start deadline
+        host.ends()
+        assert "one is refused" not in host.err
+        with Ledger(tmp_path / "runs" / "exp-001" / "gpsl") as ledger:
+            assert told == ledger.run.data_sha256
+            assert [board.samples for board in ledger.boards()] == [TRAIN // 2, None]

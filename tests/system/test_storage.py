@@ -170,6 +170,7 @@ def test_an_experiment_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> N
         refused = bench.call("paceline", "resume", run)
         assert refused.ends() == 3
         assert "minimum is now 2, the run was begun with 1" in refused.err
+        assert "starting" not in refused.err, "it is said before a board is started"
 
 
 def test_what_holds_no_run_is_not_resumed(tmp_path: Path) -> None:

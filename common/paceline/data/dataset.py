@@ -44,6 +44,13 @@ class Part:
             return self
         return Part(samples, self.shape, self.image_items[: samples * self.pixels], self.label_items[:samples])
 
+    def sha256(self) -> str:
+        """Return what names these samples: the hash of their number, the shape, all pixels and all labels, in order."""
+        digest = hashlib.sha256(f"{self.samples} {self.shape}".encode())
+        digest.update(self.image_items)
+        digest.update(self.label_items)
+        return digest.hexdigest()
+
     def images(self) -> NDArray[np.uint8]:
         """Return (samples, pixels), without a copy."""
         import numpy as np

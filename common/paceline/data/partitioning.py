@@ -8,6 +8,7 @@ Every sample is with exactly one client and no client is empty. Draws come from 
 from __future__ import annotations
 
 import hashlib
+import operator
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SCHEMA = "paceline-partition-1"
+SCHEMA = "paceline-partition-2"  # behind the map stands its CRC-32
 TRIES = 100  # draws of the classes, until every class has a holder
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {  # as the GPSL paper calls them
     "mild": ("dirichlet-classes", {"classes_per_client": 5, "alpha": 3.0}),
@@ -74,7 +75,8 @@ class Partition:
             "clients": self.clients, "samples": len(self.owner), "labels_sha256": self.labels_sha256, "width": width,
             "owner": packed,
         }  # fmt: skip
-        return bytes(msgpack.packb(head))
+        body = bytes(msgpack.packb(head))
+        return body + zlib.crc32(body).to_bytes(4, "little")
 
     @classmethod
     def from_bytes(cls, data: bytes, labels: Sequence[int] | NDArray[Any] | None = None) -> Partition:
@@ -82,7 +84,9 @@ class Partition:
         import numpy as np
 
         try:
-            head = msgpack.unpackb(data)
+            if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
+                raise ValueError("its checksum is another, or it is of another version")
+            head = msgpack.unpackb(data[:-4])
             if head["schema"] != SCHEMA:
                 raise ValueError(f"its schema is {head['schema']!r:.40}, expected {SCHEMA}")
             width, samples = head["width"], head["samples"]
@@ -126,7 +130,7 @@ def partition(
     dirichlet: each class by shares drawn from Dirichlet(alpha); small alpha is uneven.
     dirichlet-classes: Extended Dirichlet (arXiv 2302.01633): each client may hold `classes_per_client` classes, drawn
         so that classes have about equally many holders; each class by Dirichlet(alpha) over its holders. "mild" and
-        "severe" are this with 5 and 2 classes and alpha 3.
+        "severe" are this with 5 and 2 classes and alpha 3, whatever is given for these two.
     shards: sorted by label and cut into near-equal shards, of which each client gets `shards_per_client`.
     natural: by `column`, a value a sample: one client a value, or, with fewer clients, whole values dealt to them.
 
@@ -138,7 +142,13 @@ def partition(
     numbers = np.asarray(labels)
     if numbers.ndim != 1 or not len(numbers) or numbers.dtype.kind not in "iu":
         raise DataError(f"labels: expected a flat sequence of whole numbers, one a sample, got shape {numbers.shape}")
+    if (low := int(numbers.min())) < 0 or (high := int(numbers.max())) >= 1 << 32:
+        raise DataError(f"labels hold {low if low < 0 else high}; expected whole numbers from 0 to 2^32 - 1")
+    seed = _whole(seed, "seed", 0, (1 << 64) - 1)
+    clients = None if clients is None else _whole(clients, "clients", 1, (1 << 32) - 1)
     name, preset = PRESETS.get(method, (method, {}))
+    classes_per_client = _whole(classes_per_client, "classes_per_client", 1, (1 << 32) - 1)
+    shards_per_client = _whole(shards_per_client, "shards_per_client", 1, (1 << 32) - 1)
     every: dict[str, dict[str, Any]] = {
         "iid": {},
         "dirichlet": {"alpha": alpha},
@@ -155,16 +165,32 @@ def partition(
                 f"natural: expected a column with one value for each of {len(numbers)} samples, "
                 f"got {'none' if column is None else len(column)}"
             )
-        values = np.unique(np.asarray(column), return_inverse=True)[1]
+        plain = np.asarray(column)
+        try:
+            values = np.unique(plain, return_inverse=True)[1].reshape(-1)
+        except TypeError:
+            raise DataError("natural: the column holds values of kinds that cannot be compared") from None
+        if plain.shape != numbers.shape:
+            raise DataError(f"natural: expected a flat column, one value a sample, got shape {plain.shape}")
         clients = int(values.max()) + 1 if clients is None else clients
         options = {"values": values}
-    if clients is None or clients < 1:
-        raise DataError(f"clients is {clients}; expected how many clients there are, at least 1")
+    if clients is None:
+        raise DataError("clients is None; expected how many clients there are, at least 1")
     if clients > len(numbers):
         raise DataError(f"{len(numbers)} samples are too few for {clients} clients with one each; take fewer clients")
     owner = MAKERS[name](numbers, clients, seed, **options)
     options.pop("values", None)
     return Partition(name, options, seed, clients, _digest(numbers), owner)
+
+
+def _whole(value: int, name: str, least: int, most: int) -> int:
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        whole = None
+    if whole is None or not least <= whole <= most:
+        raise DataError(f"{name} is {value!r}; expected a whole number from {least} to {most}")
+    return whole
 
 
 # The methods --------------------------------------------------------------------------------------------------------
@@ -178,7 +204,7 @@ def _shards(labels: NDArray[Any], clients: int, seed: int, shards_per_client: in
     import numpy as np
 
     shards = clients * shards_per_client
-    if not 0 < shards <= len(labels):
+    if shards > len(labels):
         raise DataError(f"shards: {clients} clients x {shards_per_client} shards of {len(labels)} samples; take fewer")
     of_shard = (np.asarray(_shuffled(shards, seed)) // shards_per_client).astype(np.uint32)
     owner = np.empty(len(labels), np.uint32)
@@ -199,7 +225,7 @@ def _dirichlet_classes(
     import numpy as np
 
     classes = [int(c) for c in np.unique(labels)]  # a class without samples is offered to nobody
-    if not 1 <= classes_per_client <= len(classes):
+    if classes_per_client > len(classes):
         raise DataError(
             f"dirichlet-classes: {classes_per_client} classes per client, but the labels have {len(classes)} classes"
         )
@@ -242,8 +268,12 @@ def _by_shares(
     """Deal each class to its holders: shares from Dirichlet(alpha), then each sample on its own."""
     import numpy as np
 
-    if not 1e-3 <= alpha <= 1e6:
-        raise DataError(f"alpha is {alpha}; expected a number from 0.001 to 1,000,000")
+    try:
+        is_good = 1e-3 <= alpha <= 1e6
+    except TypeError:
+        is_good = False
+    if not is_good:
+        raise DataError(f"alpha is {alpha!r}; expected a number from 0.001 to 1,000,000")
     owner = np.empty(len(labels), np.uint32)
     for place, (label, holders) in enumerate(sorted(held.items())):
         rng = Rng(seed, PURPOSE_PARTITION, attempt, 1 + place)

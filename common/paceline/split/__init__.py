@@ -18,4 +18,4 @@ class SplitError(RunError):
 
     def __init__(self, client: int | None, text: str) -> None:
         super().__init__(text if client is None else f"client {client}: {text}")
-        self.client = client
+        self.client, self.text = client, text

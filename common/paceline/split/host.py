@@ -74,6 +74,7 @@ class SplitHost:
         uploads = sorted(uploads, key=lambda upload: upload.client)
         self._check_clients(uploads)
         read = [self._read(upload) for upload in uploads]
+        self._check_finite("smashed tensor", {u.client: tensor for u, (tensor, _) in zip(uploads, read, strict=True)})
         smashed = torch.cat([tensor for tensor, _ in read]).requires_grad_(True)  # (B, *smashed_shape)
         labels = torch.cat([truth for _, truth in read])  # (B,)
         self._before.copy_(self._server.buffers)
@@ -85,6 +86,9 @@ class SplitHost:
             if not math.isfinite(value):
                 raise SplitError(None, f"the loss of step {self.version} is {value}: the training has diverged")
             loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
+            if not bool(torch.isfinite(smashed.grad).all()):  # type: ignore[arg-type]  # there is one now
+                smashed.grad = None
+                raise SplitError(None, f"the gradient of step {self.version} is not finite: the training has diverged")
         except ValueError as error:  # BatchNorm over a single value
             raise SplitError(None, f"the server part cannot train on a batch of {len(labels)}: {error}") from None
         finally:
@@ -115,11 +119,12 @@ class SplitHost:
             extra = sorted(set(gradients) - set(self._open))
             raise SplitError(None, f"gradients of the step's clients: missing are {late}, not asked for are {extra}")
         total = torch.zeros_like(self._client.weights)
+        parts = {}
         for client in self._open:
             data = check_size(client, "the client part's gradient", gradients[client], self._client.manifest)
-            part = as_tensor(data)[: total.nbytes].view(total.dtype).to(self._device)
-            if not bool(torch.isfinite(part).all()):
-                raise SplitError(client, "the client part's gradient is not finite")
+            parts[client] = as_tensor(data)[: total.nbytes].view(total.dtype).to(self._device)
+        self._check_finite("gradient of the client part", parts)
+        for part in parts.values():
             total += part
         for optimiser, gradient in zip(self._optimisers, (total, self._server.gradient), strict=True):
             optimiser.step(gradient if weight == 1.0 else gradient * weight)
@@ -139,6 +144,19 @@ class SplitHost:
             if one.client == next_.client:
                 raise SplitError(one.client, "it handed over twice for one step")
 
+    def _check_finite(self, what: str, tensors: Mapping[int, torch.Tensor]) -> None:
+        """One client alone may be broken; where several put out what is not finite, it is the training, and no fault
+        of theirs.
+        """
+        broken = [client for client, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
+        half = self._wire == "float16" and what == "smashed tensor"
+        if len(broken) > 1:
+            why = "the training has diverged" + (", or its numbers are too large for float16" if half else "")
+            whose = f"{len(broken)} of {len(tensors)} clients'"
+            raise SplitError(None, f"in step {self.version} {whose} {what} is not finite: {why}")
+        if broken:
+            raise SplitError(broken[0], f"its {what} is not finite" + (" in float16, which ends at 65,504" * half))
+
     def _read(self, upload: Upload) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a client's smashed tensor in the server part's dtype, and its labels, both checked."""
         client = upload.client
@@ -152,8 +170,6 @@ class SplitHost:
             raise SplitError(client, f"its smashed tensor has shape {tuple(upload.shape)}, expected {shape}")
         data = check_size(client, "its upload", upload.data, manifest)
         smashed = view_of(data, manifest, "smashed").to(self._device, self._server.weights.dtype)
-        if not bool(torch.isfinite(smashed).all()):
-            raise SplitError(client, "its smashed tensor is not finite")
         labels = view_of(data, manifest, "labels").to(self._device, torch.int64)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self._task.classes:

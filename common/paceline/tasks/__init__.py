@@ -117,6 +117,11 @@ def splittable(task: Task) -> SplitTask:
     return split_task
 
 
+def data_sha256(task: Task) -> str:
+    """Return what names a task's training data by content; "": it makes them up from options and seed, holds none."""
+    return str(getattr(task, "data_sha256", ""))
+
+
 def make(name: str, options: Mapping[str, object], seed: int, data_dir: Path | None) -> Task:
     """Return a task. `data_dir` None: the cache that `paceline data fetch` fills; without data: ignored.
 

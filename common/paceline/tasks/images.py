@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,10 @@ class Images:
 
     def initial(self) -> bytes:
         return Flat(self.whole()).to_bytes()
+
+    @cached_property
+    def data_sha256(self) -> str:
+        return self.train.sha256()
 
     def labels(self) -> NDArray[np.uint8]:
         return self.train.labels()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -52,6 +53,11 @@ class Mnist:
     def labels(self) -> NDArray[np.uint8]:
         """Return the labels of all training samples."""
         return self.data.train.labels()
+
+    @cached_property
+    def data_sha256(self) -> str:
+        """See paceline.tasks.data_sha256."""
+        return self.data.train.sha256()
 
     def initial(self) -> bytes:
         """Weights and biases uniform in +-1/sqrt(inputs), each layer's draws following the one before."""

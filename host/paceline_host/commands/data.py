@@ -140,9 +140,12 @@ def _partition(arguments: argparse.Namespace, talk: Talk) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse what would be left aside without a word, and what would be refused only after the work."""
+    if arguments.picture and Path(arguments.picture).suffix.lower() not in (".svg", ".png"):
+        raise DataError(f"--picture {arguments.picture}: a picture ends in .svg or .png")
     if arguments.load:
         for key in ("clients", "method", "seed", "samples", *SHAPES):
-            if getattr(arguments, key) not in (None, 0):
+            left_out = 0 if key == "samples" else None
+            if getattr(arguments, key) != left_out:
                 raise DataError(f"--{key.replace('_', '-')} is for dealing; --load shows what was dealt: leave one out")
         return
     if not 0 <= (arguments.seed or 0) < 1 << 64:
@@ -156,8 +159,6 @@ def _check(arguments: argparse.Namespace) -> None:
         if getattr(arguments, key) is not None and method not in methods:
             option = key.replace("_", "-")
             raise DataError(f"--{option} is for --method {', '.join(methods)}, not for {method}; leave it out")
-    if arguments.picture and Path(arguments.picture).suffix.lower() not in (".svg", ".png"):
-        raise DataError(f"--picture {arguments.picture}: a picture ends in .svg or .png")
 
 
 def _loaded(path: Path, train: Part) -> tuple[Partition, NDArray[Any]]:
@@ -166,11 +167,14 @@ def _loaded(path: Path, train: Part) -> tuple[Partition, NDArray[Any]]:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"--load {path}: cannot be read: {error.strerror}") from None
-    samples = len(Partition.from_bytes(content).owner)
-    if samples > train.samples:
-        raise DataError(f"--load {path}: it deals {samples} samples, this data has {train.samples}")
-    labels = train.head(samples).labels()
-    return Partition.from_bytes(content, labels), labels
+    try:
+        samples = len(Partition.from_bytes(content).owner)
+        if samples > train.samples:
+            raise DataError(f"it deals {samples} samples, this data has {train.samples}")
+        labels = train.head(samples).labels()
+        return Partition.from_bytes(content, labels), labels
+    except DataError as error:
+        raise DataError(f"--load {path}: {error}") from None
 
 
 def _column(name: str | None) -> list[str] | None:

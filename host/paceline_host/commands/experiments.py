@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.commandline import Program
-from paceline.errors import DataError
+from paceline.errors import DataError, SettingsError
 from paceline.talk import Talk
 
 if TYPE_CHECKING:
@@ -79,7 +79,12 @@ def _list(arguments: argparse.Namespace, talk: Talk) -> int:
         raise DataError(f"{arguments.folder}: there is no such folder; expected one with study files (*.toml)")
     rows: list[dict[str, object]] = []
     for path in sorted(arguments.folder.glob("*.toml")):
-        study = load_study(path)
+        try:
+            study = load_study(path)
+        except SettingsError as error:
+            more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
+            talk.warning(f"{path} is left out, it is no study: {error.errors[0]}{more}")
+            continue
         every = cells(study)
         done = len(read_cells(arguments.work_dir / path.stem, every))
         rows.append({"file": str(path), "title": study.title, "cells": len(every), "finished": done})

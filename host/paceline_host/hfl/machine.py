@@ -33,10 +33,13 @@ class SiloMachine(Muster):
     def __init__(
         self, facts: s.RunFacts, ranks: RankFacts, silos: Sequence[Silo], rules: Sequence[Mapping[str, object]],
         planner: Planner, names: Sequence[str], base_sha256: str, now_s: float, reopened: s.Reopened | None = None,
+        contents: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        """`contents`: by board, the digest of its data when the run began; "" or none: not known."""
         super().__init__(facts, names, now_s)
         self._planner, self._rules, self._ranks = planner, rules, ranks
         self._of = {board: silo.number for silo in silos for board in silo.boards}
+        self._contents = {self._of[board]: sha256 for board, sha256 in enumerate(contents) if sha256}
         self.silos = [
             SiloRanks(silo, facts, ranks, planner, self.boards, base_sha256, now_s, reopened) for silo in silos
         ]
@@ -70,6 +73,18 @@ class SiloMachine(Muster):
         if samples == silo.samples:
             return ""
         return f"it finds {samples} samples of silo {silo.name}, the experiment says {silo.samples}; give it those data"
+
+    def _content_fault(self, index: int, sha256: str) -> str:
+        number = self._of[index]
+        if self._rules[number].get("kind") != "own":
+            return super()._content_fault(index, sha256)
+        known = self._contents.setdefault(number, sha256)
+        if known == sha256:
+            return ""
+        return (
+            f"its data are as many as silo {self.silos[number].silo.name} has, but other ones ({sha256[:12]}, there "
+            f"{known[:12]}); give all boards of a silo the same data, and leave them what they are while a run lasts"
+        )
 
     def _is_counted(self, kept: tuple[int, int]) -> bool:
         return kept in self._counted or any(ranks.is_counted(kept) for ranks in self.silos)

@@ -103,7 +103,8 @@ class SplitMachine(Muster):
     ) -> None:
         super().__init__(facts, names, now_s)
         self.split = split
-        self.sizes = list(split.sizes)  # of data of their own boards tell when they are ready
+        self.sizes = list(split.sizes)  # of data of their own boards tell when they are ready,
+        self._data_sha256 = list(split.data_sha256) or [""] * len(names)  # and what they are
         self._plan: EpochPlan | None = None
         self._work: dict[int, _Work] = {}
         self._totals: dict[int, _Totals] = {}
@@ -117,7 +118,9 @@ class SplitMachine(Muster):
         self._lease_number = 0
         self._attempt = 0
         self._sent_bytes = self._received_bytes = 0  # of this epoch's tensors
+        self._open_slices: Sequence[Slice] = ()  # of the epoch that is taken up, as they were planned
         if reopened is not None:
+            self._open_slices = reopened.open_slices
             self.round, self.round_seconds = reopened.round, list(reopened.round_seconds)
             self._attempt, self._lease_number = reopened.lives, reopened.lives << 32
             self._again = reopened.round if not reopened.closed else 0
@@ -147,8 +150,26 @@ class SplitMachine(Muster):
             f"(paceline data fetch {self.facts.task})"
         )
 
+    def _content_fault(self, index: int, sha256: str) -> str:
+        if not self.split.clients(index):
+            return ""  # it looks on
+        if not self.split.own:
+            return super()._content_fault(index, sha256)
+        known = self._data_sha256[index]
+        if known in ("", sha256):
+            self._data_sha256[index] = sha256
+            return ""
+        return (
+            f"its data are as many as when the run began, but other ones ({sha256[:12]}, then {known[:12]}); "
+            "restore its data"
+        )
+
     def _samples(self, index: int) -> int:
         return sum(self.sizes[c] for c in self.split.clients(index))
+
+    def _hint(self) -> str:
+        is_finite = "not finite" not in self._last_refusal
+        return "" if is_finite else "; has training diverged? a smaller learning_rate may help"
 
     def _wakes(self) -> list[float]:
         return [self._work[i].due_s for i in self._waiting if i in self._work]
@@ -162,9 +183,7 @@ class SplitMachine(Muster):
         if self.phase == "planning" and self._stage != STORED:
             self._plan_epoch(now_s)
         elif self.phase == "working":
-            self._back.add(index)
-            if not self._work:
-                self._between_steps(now_s)
+            self._come_back(index, now_s)
 
     def _is_gone(self, index: int, reason: str, now_s: float) -> None:
         self._back.discard(index)
@@ -187,6 +206,8 @@ class SplitMachine(Muster):
 
     def _plan_epoch(self, now_s: float) -> None:
         present = self._holders()
+        if self._again and self._open_slices:
+            present = [i for i in present if i in {item.board for item in self._open_slices}]
         if not any(self._samples(i) for i in present):
             self.phase = "planning"
             self._alone(now_s)
@@ -197,16 +218,25 @@ class SplitMachine(Muster):
             self.round += 1
             self._attempt = 0
         self.phase, self._stage = "planning", STORED
-        absent = [c for i in range(len(self.boards)) if i not in present for c in self.split.clients(i)]
+        if again and self._open_slices:
+            self._slices = {item.board: item for item in self._open_slices}
+        else:
+            self._slices = {
+                i: Slice(self.round, n, i, ((self.round - 1, 0, self._samples(i)),))
+                for n, i in enumerate(j for j in range(len(self.boards)) if self._samples(j))
+            }
+        sizes, absent = self.sizes[:], []
+        for index in range(len(self.boards)):
+            for client in self.split.clients(index):
+                if index not in self._slices:
+                    sizes[client] = 0  # a board that has come to a run with data of its own: from the next epoch on
+                if index not in present:
+                    absent.append(client)
         self._plan = EpochPlan(
-            self.split.method, self.sizes, self.facts.batch, self.facts.seed, self.round - 1, absent=absent
+            self.split.method, sizes, self.facts.batch, self.facts.seed, self.round - 1, absent=absent
         )
         self._sent_bytes = self._received_bytes = 0
         self._totals, self._work, self._waiting, self._lost, self._back = {}, {}, set(), set(), set()
-        self._slices = {
-            i: Slice(self.round, n, i, ((self.round - 1, 0, self._samples(i)),))
-            for n, i in enumerate(j for j in range(len(self.boards)) if self._samples(j))
-        }
         for board in self.boards:
             board.share = board.done = 0
         if absent:
@@ -370,7 +400,11 @@ class SplitMachine(Muster):
     def _step_refused(self, event: StepRefused, now_s: float) -> None:
         if self._is_open(event.step, event.redraw, GRADIENT) or self._is_open(event.step, event.redraw, SUM):
             self._stage = ""  # the store has let go of the step
-            self._fail(event.board, event.reason, now_s)
+            if event.board in self._work:
+                self._fail(event.board, event.reason, now_s)
+                return
+            self._note_failure("rejected", event.board, event.reason)  # it was lost, and what it had sent is no good
+            self._void_for_lost(now_s)
 
     def _committed(self, event: StepCommitted, now_s: float) -> None:
         if not self._is_open(event.step, event.redraw, SUM):
@@ -409,6 +443,12 @@ class SplitMachine(Muster):
         if back:
             self._out.append(s.Note("back", f"{self._names(back)} back in step {self._plan.step}", loud=True))
         self._open_step(now_s)
+
+    def _come_back(self, index: int, now_s: float) -> None:
+        """Take a board in after the open step; at once where nobody is left, unless the host is summing that step."""
+        self._back.add(index)
+        if not self._work and self._stage != SUM:
+            self._between_steps(now_s)
 
     def _is_open(self, step: int, redraw: int, stage: str) -> bool:
         plan = self._plan
@@ -457,33 +497,25 @@ class SplitMachine(Muster):
         board, work = self.boards[index], self._work.get(index)
         if work is None:
             return
-        self._out.append(s.Note("rejected", f"{board.name}: {reason}", index))
         if board.session is not None:
             self._send(index, Cancel(board.session.nonce, work.lease, clip(reason)))
-        board.failures += 1
-        self._bar_if_hopeless(index, reason)
+        self._note_failure("rejected", index, reason)
         self._drop(index, reason, now_s)
         if board.usable and self.phase == "working":
-            self._back.add(index)
-            if not self._work:
-                self._between_steps(now_s)
+            self._come_back(index, now_s)
 
     def _work_failed(self, index: int, message: Failed, now_s: float) -> None:
         board = self.boards[index]
         if self.phase == "ending":
             return
         reason = f"{message.reason}: {message.detail}"
-        self._out.append(s.Note("failed", f"{board.name}: {reason}", index))
-        board.failures += 1
-        self._bar_if_hopeless(index, reason)
+        self._note_failure("failed", index, reason)
         if message.lease == 0:
             board.ready = None
         if index in self._work:
             self._drop(index, reason, now_s)
         if board.usable and self.phase == "working":
-            self._back.add(index)
-            if not self._work:
-                self._between_steps(now_s)
+            self._come_back(index, now_s)
         self._start_if_complete(now_s)
 
     # The end of an epoch --------------------------------------------------------------------------------------------
@@ -567,6 +599,12 @@ class SplitMachine(Muster):
             left_s = FIRST_LEASE * self.facts.patience_s
         if board.session is not None:
             self._send(index, Pong(board.session.nonce, message.lease, left_s))
+
+    def _note_failure(self, kind: str, index: int, reason: str) -> None:
+        board = self.boards[index]
+        self._out.append(s.Note(kind, f"{board.name}: {reason}", index))
+        board.failures += 1
+        self._bar_if_hopeless(index, reason)
 
     def _note_left(self, what: str) -> None:
         assert self._plan is not None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from paceline.policies import Policy
 from paceline.split.clients import OWN, Partition, sizes_of
 from paceline.split.layout import gradient_manifest, upload_manifest
 from paceline.tasks import SplitTask, Task, splittable
+from paceline_host import records
 from paceline_host.experiment import SplitSettings
 from paceline_host.psl.steps import SplitFacts
 from paceline_host.run_files import write_whole
@@ -62,14 +63,22 @@ def keep_partition(folder: Path, settings: SplitSettings, task: SplitTask) -> No
         raise SettingsError([f"{path}: {text}; restore them, or begin a new run"])
 
 
-def facts(settings: SplitSettings, task: SplitTask, policy: Policy, boards: int, batch: int) -> SplitFacts:
-    """Return who holds what. `central` is split learning with one client, on the first board (DECISIONS 28)."""
+def facts(
+    settings: SplitSettings, task: SplitTask, policy: Policy, boards: int, batch: int,
+    known: Sequence[records.Board] = (),
+) -> SplitFacts:  # fmt: skip
+    """Return who holds what. `central` is split learning with one client, on the first board (DECISIONS 28).
+
+    `known`: the boards of a run that is taken up, as its journal has them: data of their own must be what they were.
+    """
     plain = _of_partition(settings)
     central, own = policy.name == "central", settings.partition == OWN
     if own:
         common: dict[str, Any] = {**asdict(Partition(**plain)), "smashed": settings.smashed}
-        sizes, holds, largest = (0,) * boards, tuple(range(i, i + 1) for i in range(boards)), (batch,) * boards
-        return _facts(policy, settings, task, sizes, holds, common, largest, own=True)
+        holds, largest = tuple(range(i, i + 1) for i in range(boards)), (batch,) * boards
+        sizes = tuple(board.samples or 0 for board in known) or (0,) * boards
+        made = _facts(policy, settings, task, sizes, holds, common, largest, own=True)
+        return replace(made, data_sha256=tuple(board.data_sha256 for board in known))
     part = Partition(**{**plain, "clients": 1} if central else plain)
     sizes = tuple(sizes_of(part.members(task)))
     if central:

@@ -24,6 +24,7 @@ class SplitFacts:
     common: Mapping[str, object]  # options of the worker that are the same for all boards
     largest: tuple[int, ...]  # samples that one step asks of each board at most
     own: bool = False  # each board is a client with data of its own: sizes are 0 until it tells
+    data_sha256: tuple[str, ...] = ()  # of their own data, of a run that is taken up; "": of a board that never told
 
     def clients(self, board: int) -> range:
         """Return the clients that a board holds."""

@@ -111,7 +111,7 @@ class SplitStore(Store):
         if error.client is None:  # nobody's in particular: the training itself cannot go on
             raise error
         self._split.void()
-        return [StepRefused(step, redraw, error.client, str(error))]
+        return [StepRefused(step, redraw, error.client, error.text)]
 
     def _void_step(self, job: Job) -> list[StoreEvent]:
         assert isinstance(job.action, VoidStep)
