@@ -23,6 +23,7 @@ from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
 from paceline_agent.cadence import rhythm_of
 from paceline_agent.counter_edges import CounterEdges
+from paceline_agent.flagged import Flagged
 from paceline_agent.frozen import STANDS_STILL, WATCHED, Frozen, watcher
 from paceline_agent.gaps import Peak
 from paceline_agent.late import Late
@@ -36,7 +37,6 @@ KNOTS = 1024  # readings that are remembered
 # periods, and never longer than the last: then it goes without.
 WAIT_S, WAIT_PERIODS, WAIT_MOST_S = 1.0, 3, 10.0
 LOOK_S = 0.1
-FLAGGED = 256  # stretches of flagged readings that are remembered
 
 
 class Joules:
@@ -53,7 +53,7 @@ class Joules:
         self._measuring: dict[int, Late] = {}  # lease -> when it has waited long enough
         self._thread: MeterThread | None = None
         self._integrator: EnergyIntegrator | None = None
-        self._flagged: deque[tuple[int, int, tuple[str, ...]]] = deque(maxlen=FLAGGED)  # from, to, what
+        self._flagged = Flagged()
         self._edge_uj = 0  # how far energy may be off where a window is cut
         self._spread: Spread | None = Spread()  # None: nothing lies between readings
         self._scatters: deque[tuple[int, Scatter]] = deque(maxlen=KNOTS)  # from when on, and what
@@ -129,7 +129,7 @@ class Joules:
             if self._frozen is not None and self._is_live:
                 self.drain()  # what was read before belongs there
             if self._frozen is not None and self._is_live and self._frozen.edge(t_us, active):
-                self._flagged.append((self._frozen.since_us, t_us, ("frozen",)))  # what is not settled yet
+                self._flagged.add(self._frozen.since_us, t_us, ("frozen",))  # what is not settled yet
             if active:
                 self._active_us = t_us
             elif self._active_us is not None:
@@ -295,15 +295,10 @@ class Joules:
             energy = replace(energy, energy_uj=None)
         elif gap_uj:
             energy = replace(energy, bound_uj=energy.bound_uj + gap_uj)
-        if not self._flagged:
-            return energy
-        said = [flags for begin_us, end_us, flags in self._flagged if begin_us <= t1_us and end_us >= t0_us]
-        if any(begin < t1_us and end > t0_us and "frozen" in flags for begin, end, flags in self._flagged):
+        said = self._flagged.over(t0_us, t1_us)
+        if "frozen" in said:
             energy = replace(energy, energy_uj=None)  # nobody counted
-        else:
-            said = [tuple(flag for flag in flags if flag != "frozen") for flags in said]
-        flags = dict.fromkeys((*energy.flags, *(flag for some in said for flag in some)))
-        return replace(energy, flags=tuple(flags)) if said else energy
+        return replace(energy, flags=tuple(dict.fromkeys((*energy.flags, *said)))) if said else energy
 
     def _why_frozen(self) -> str:
         if self._frozen is not None and self._frozen.is_frozen:
@@ -311,7 +306,7 @@ class Joules:
         return STANDS_STILL
 
     def _note(self, reading: Reading | Count) -> None:
-        """Keep the flags of a reading, so that windows can be given them; what goes on is kept as one."""
+        """Keep the flags of a reading, so that windows can be given them."""
         if not reading.flags:
             return
         t0_us, t1_us = (reading.t_us,) * 2 if isinstance(reading, Count) else (reading.t0_us, reading.t1_us)
@@ -319,11 +314,7 @@ class Joules:
             t0_us = min(t0_us, self._integrator.final_us or t0_us)
             if self._frozen is not None and self._frozen.is_frozen:
                 t0_us = min(t0_us, self._frozen.since_us)
-        begin_us, end_us, flags = self._flagged[-1] if self._flagged else (0, 0, ())
-        if flags == reading.flags and t0_us - end_us <= 3 * self._period_us:
-            self._flagged[-1] = (begin_us, t1_us, flags)
-        else:
-            self._flagged.append((t0_us, t1_us, reading.flags))
+        self._flagged.add(t0_us, t1_us, reading.flags, 3 * self._period_us)
 
     def _is_down(self) -> bool:
         return self._thread is not None and self._thread.down
