@@ -50,7 +50,8 @@ class Joules:
         self.source: str = settings.source
         self.known = settings.source != "none"
         self._ledger: Ledger | None = None
-        self._measuring: dict[int, Late] = {}  # lease -> when it has waited long enough
+        self._measuring: list[int] = []
+        self._waits: dict[int, Late] = {}  # lease of these -> when it has waited long enough
         self._thread: MeterThread | None = None
         self._integrator: EnergyIntegrator | None = None
         self._flagged = Flagged()
@@ -143,6 +144,7 @@ class Joules:
         """Open the window of a run; an older one is forgotten."""
         self._ledger, self._is_news = Ledger(t_us), True
         self._measuring.clear()
+        self._waits.clear()
 
     def mark(self, t_us: int, category: str, lease: int) -> None:
         """From t_us on time is spent on `category`."""
@@ -158,7 +160,8 @@ class Joules:
         """Ask for a lease's compute energy."""
         period_s = rhythm_of(self._meter).update_us / 1e6 if self._thread is not None else 0.0
         wait_s = min(max(WAIT_S, WAIT_PERIODS * period_s), WAIT_MOST_S)
-        self._measuring[lease] = Late(time.monotonic() + wait_s)
+        self._measuring.append(lease)
+        self._waits[lease] = Late(time.monotonic() + wait_s)
         self._is_news = True
 
     def measure_split(self, run: str, round_: int, t_us: int) -> None:
@@ -215,7 +218,7 @@ class Joules:
 
     def settled(self) -> list[m.Event]:
         """Return the answers that have become final."""
-        overdue = {lease for lease, late in self._measuring.items() if late.is_over(time.monotonic())}
+        overdue = {lease for lease in self._measuring if self._waits[lease].is_over(time.monotonic())}
         if not (self._is_news or overdue or self._is_down()):
             return []
         self._is_news = False
@@ -233,12 +236,12 @@ class Joules:
             scatter = None if self._spread is None else self._scatter
             answers = self._ledger.settle(until_us, self._window, self._edge, scatter)
         events: list[m.Event] = []
-        for lease, late in self._take_measuring().items():
+        for lease in self._take_measuring():
             tally = self._ledger.computed(lease)
             if tally is None and lease in overdue:
                 events.append(m.Measured(lease, None, None, self.source, FLAGS["unknown"]))
             elif tally is None:
-                self._measuring[lease] = late
+                self._measuring.append(lease)
             else:
                 bound_uj = None if tally.energy_uj is None else tally.bound_uj
                 flags = tally.flags | (FLAGS["estimated"] if tally.is_estimated else 0)
@@ -319,8 +322,8 @@ class Joules:
     def _is_down(self) -> bool:
         return self._thread is not None and self._thread.down
 
-    def _take_measuring(self) -> dict[int, Late]:
-        taken, self._measuring = self._measuring, {}
+    def _take_measuring(self) -> list[int]:
+        taken, self._measuring = self._measuring, []
         return taken
 
 
