@@ -161,6 +161,7 @@ class Joules:
         period_s = rhythm_of(self._meter).update_us / 1e6 if self._thread is not None else 0.0
         wait_s = min(max(WAIT_S, WAIT_PERIODS * period_s), WAIT_MOST_S)
         self._measuring.append(lease)
+        self._waits = {each: self._waits[each] for each in self._measuring if each in self._waits}  # not those of old
         self._waits[lease] = Late(time.monotonic() + wait_s)
         self._is_news = True
 
