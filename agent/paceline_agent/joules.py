@@ -23,6 +23,7 @@ from paceline.errors import CoreError
 from paceline.wire import Energy as EnergyMessage
 from paceline_agent.cadence import rhythm_of
 from paceline_agent.counter_edges import CounterEdges
+from paceline_agent.flagged import Flagged
 from paceline_agent.frozen import STANDS_STILL, WATCHED, Frozen, watcher
 from paceline_agent.gaps import Peak
 from paceline_agent.late import Late
@@ -36,7 +37,6 @@ KNOTS = 1024  # readings that are remembered
 # periods, and never longer than the last: then it goes without.
 WAIT_S, WAIT_PERIODS, WAIT_MOST_S = 1.0, 3, 10.0
 LOOK_S = 0.1
-FLAGGED = 256  # stretches of flagged readings that are remembered
 
 
 class Joules:
@@ -50,10 +50,11 @@ class Joules:
         self.source: str = settings.source
         self.known = settings.source != "none"
         self._ledger: Ledger | None = None
-        self._measuring: dict[int, Late] = {}  # lease -> when it has waited long enough
+        self._measuring: list[int] = []
+        self._waits: dict[int, Late] = {}  # lease of these -> when it has waited long enough
         self._thread: MeterThread | None = None
         self._integrator: EnergyIntegrator | None = None
-        self._flagged: deque[tuple[int, int, tuple[str, ...]]] = deque(maxlen=FLAGGED)  # from, to, what
+        self._flagged = Flagged()
         self._edge_uj = 0  # how far energy may be off where a window is cut
         self._spread: Spread | None = Spread()  # None: nothing lies between readings
         self._scatters: deque[tuple[int, Scatter]] = deque(maxlen=KNOTS)  # from when on, and what
@@ -129,7 +130,7 @@ class Joules:
             if self._frozen is not None and self._is_live:
                 self.drain()  # what was read before belongs there
             if self._frozen is not None and self._is_live and self._frozen.edge(t_us, active):
-                self._flagged.append((self._frozen.since_us, t_us, ("frozen",)))  # what is not settled yet
+                self._flagged.add(self._frozen.since_us, t_us, ("frozen",))  # what is not settled yet
             if active:
                 self._active_us = t_us
             elif self._active_us is not None:
@@ -143,6 +144,7 @@ class Joules:
         """Open the window of a run; an older one is forgotten."""
         self._ledger, self._is_news = Ledger(t_us), True
         self._measuring.clear()
+        self._waits.clear()
 
     def mark(self, t_us: int, category: str, lease: int) -> None:
         """From t_us on time is spent on `category`."""
@@ -158,7 +160,9 @@ class Joules:
         """Ask for a lease's compute energy."""
         period_s = rhythm_of(self._meter).update_us / 1e6 if self._thread is not None else 0.0
         wait_s = min(max(WAIT_S, WAIT_PERIODS * period_s), WAIT_MOST_S)
-        self._measuring[lease] = Late(time.monotonic() + wait_s)
+        self._measuring.append(lease)
+        self._waits = {each: self._waits[each] for each in self._measuring if each in self._waits}  # not those of old
+        self._waits[lease] = Late(time.monotonic() + wait_s)
         self._is_news = True
 
     def measure_split(self, run: str, round_: int, t_us: int) -> None:
@@ -215,7 +219,7 @@ class Joules:
 
     def settled(self) -> list[m.Event]:
         """Return the answers that have become final."""
-        overdue = {lease for lease, late in self._measuring.items() if late.is_over(time.monotonic())}
+        overdue = {lease for lease in self._measuring if self._waits[lease].is_over(time.monotonic())}
         if not (self._is_news or overdue or self._is_down()):
             return []
         self._is_news = False
@@ -236,12 +240,12 @@ class Joules:
         events: list[m.Event] = [  # before those of leases, so that both go as one message
             m.SplitMeasured(_message(key, split, self.source, self._sampling_uj(split.total))) for key, split in answers
         ]
-        for lease, late in self._take_measuring().items():
+        for lease in self._take_measuring():
             tally = self._ledger.computed(lease)
             if tally is None and lease in overdue:
                 events.append(m.Measured(lease, None, None, self.source, FLAGS["unknown"]))
             elif tally is None:
-                self._measuring[lease] = late
+                self._measuring.append(lease)
             else:
                 bound_uj = None if tally.energy_uj is None else tally.bound_uj
                 flags = tally.flags | (FLAGS["estimated"] if tally.is_estimated else 0)
@@ -296,15 +300,10 @@ class Joules:
             energy = replace(energy, energy_uj=None)
         elif gap_uj:
             energy = replace(energy, bound_uj=energy.bound_uj + gap_uj)
-        if not self._flagged:
-            return energy
-        said = [flags for begin_us, end_us, flags in self._flagged if begin_us <= t1_us and end_us >= t0_us]
-        if any(begin < t1_us and end > t0_us and "frozen" in flags for begin, end, flags in self._flagged):
+        said = self._flagged.over(t0_us, t1_us)
+        if "frozen" in said:
             energy = replace(energy, energy_uj=None)  # nobody counted
-        else:
-            said = [tuple(flag for flag in flags if flag != "frozen") for flags in said]
-        flags = dict.fromkeys((*energy.flags, *(flag for some in said for flag in some)))
-        return replace(energy, flags=tuple(flags)) if said else energy
+        return replace(energy, flags=tuple(dict.fromkeys((*energy.flags, *said)))) if said else energy
 
     def _why_frozen(self) -> str:
         if self._frozen is not None and self._frozen.is_frozen:
@@ -312,7 +311,7 @@ class Joules:
         return STANDS_STILL
 
     def _note(self, reading: Reading | Count) -> None:
-        """Keep the flags of a reading, so that windows can be given them; what goes on is kept as one."""
+        """Keep the flags of a reading, so that windows can be given them."""
         if not reading.flags:
             return
         t0_us, t1_us = (reading.t_us,) * 2 if isinstance(reading, Count) else (reading.t0_us, reading.t1_us)
@@ -320,17 +319,13 @@ class Joules:
             t0_us = min(t0_us, self._integrator.final_us or t0_us)
             if self._frozen is not None and self._frozen.is_frozen:
                 t0_us = min(t0_us, self._frozen.since_us)
-        begin_us, end_us, flags = self._flagged[-1] if self._flagged else (0, 0, ())
-        if flags == reading.flags and t0_us - end_us <= 3 * self._period_us:
-            self._flagged[-1] = (begin_us, t1_us, flags)
-        else:
-            self._flagged.append((t0_us, t1_us, reading.flags))
+        self._flagged.add(t0_us, t1_us, reading.flags, 3 * self._period_us)
 
     def _is_down(self) -> bool:
         return self._thread is not None and self._thread.down
 
-    def _take_measuring(self) -> dict[int, Late]:
-        taken, self._measuring = self._measuring, {}
+    def _take_measuring(self) -> list[int]:
+        taken, self._measuring = self._measuring, []
         return taken
 
 

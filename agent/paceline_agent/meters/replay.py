@@ -209,7 +209,7 @@ def _entry(path: Path, number: int, text: str) -> Reading | Count | Miss | Pace:
         return Count(numbers["t"], numbers["uj"], numbers["error"], tuple(flags))
     if {"t0", "t1", "uw", "error"} <= numbers.keys() and 0 <= numbers["t0"] <= numbers["t1"]:
         return Reading(numbers["t0"], numbers["t1"], numbers["uw"], max(0, numbers["error"]), tuple(flags))
-    raise MeterError(f"{path}, line {number}: expected a reading, a count or a miss, got {text[:60]!r}")
+    raise MeterError(f"{path}, line {number}: expected a reading, a count, a miss or a period, got {text[:60]!r}")
 
 
 def _object(path: Path, number: int, text: str) -> dict[str, object]:
