@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.data.cifar import is_cifar, read_cifar
-from paceline.data.idx import Idx, read_idx
+from paceline.data.idx import Idx, idx_head, read_idx
 from paceline.data.sources import KINDS, SOURCES, Kind, Source
 from paceline.errors import DataError
 
@@ -32,6 +32,7 @@ class Part:
     shape: tuple[int, ...]  # of an image: (rows, columns) or (channels, rows, columns)
     image_items: memoryview
     label_items: memoryview
+    file_sha256: tuple[str, ...] = ()  # of the IDX files of images and labels, where they were hashed
 
     @property
     def pixels(self) -> int:
@@ -45,11 +46,15 @@ class Part:
         return Part(samples, self.shape, self.image_items[: samples * self.pixels], self.label_items[:samples])
 
     def sha256(self) -> str:
-        """Return what names these samples: the hash of their number, the shape, all pixels and all labels, in order."""
-        digest = hashlib.sha256(f"{self.samples} {self.shape}".encode())
-        digest.update(self.image_items)
-        digest.update(self.label_items)
-        return digest.hexdigest()
+        """Return what names these samples by number, shape, pixels and labels, in order.
+
+        It is the hash of the hashes of two IDX files that hold them: those of whole files are known already.
+        """
+        hashes = self.file_sha256 or (
+            _idx_sha256((self.samples, *self.shape), self.image_items),
+            _idx_sha256((self.samples,), self.label_items),
+        )
+        return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
     def images(self) -> NDArray[np.uint8]:
         """Return (samples, pixels), without a copy."""
@@ -91,8 +96,8 @@ def open_dataset(name: str, folder: Path | None) -> Dataset:
     hashes = tuple(hashlib.sha256(file.content).hexdigest() for file in files)
     source = next((source for source in SOURCES if source.sha256 == hashes), None)
     _check_claim(folder, name, source, hashes)
-    train = _part(folder, "training", kind, files[0], files[1])
-    test = _part(folder, "test", kind, files[2], files[3])
+    train = replace(_part(folder, "training", kind, files[0], files[1]), file_sha256=hashes[:2])
+    test = replace(_part(folder, "test", kind, files[2], files[3]), file_sha256=hashes[2:])
     if train.pixels != test.pixels:
         raise DataError(
             f"{folder}: training images have {train.pixels} pixels, test images {test.pixels}; they must be of one size"
@@ -180,3 +185,9 @@ def _part(folder: Path, what: str, kind: Kind, images: Idx, labels: Idx) -> Part
     if highest >= kind.classes:
         raise DataError(f"{folder}: a {what} label is {highest}; expected 0 to {kind.classes - 1}")
     return Part(samples, tuple(shape), images.items, labels.items)
+
+
+def _idx_sha256(shape: tuple[int, ...], items: memoryview) -> str:
+    digest = hashlib.sha256(idx_head(shape))
+    digest.update(items)
+    return digest.hexdigest()

@@ -69,7 +69,12 @@ def read_idx(path: Path, dimensions: int) -> Idx:
 
 def write_idx(path: Path, shape: tuple[int, ...], items: bytes) -> None:
     """Write an IDX file of unsigned bytes."""
-    path.write_bytes(struct.pack(f">4B{len(shape)}I", 0, 0, UNSIGNED_BYTE, len(shape), *shape) + items)
+    path.write_bytes(idx_head(shape) + items)
+
+
+def idx_head(shape: tuple[int, ...]) -> bytes:
+    """Return what an IDX file of unsigned bytes begins with."""
+    return struct.pack(f">4B{len(shape)}I", 0, 0, UNSIGNED_BYTE, len(shape), *shape)
 
 
 def _content(path: Path) -> memoryview:
