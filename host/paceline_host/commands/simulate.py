@@ -39,10 +39,10 @@ def add(program: Program) -> None:
         examples=[
             ("paceline simulate", "the demo's boards, 20 rounds, three policies"),
             ("paceline simulate --policies time,frontier:energy --rounds 100 --no-journal", "others, and nothing kept"),
-            ("paceline simulate --fault 'board=1 round=5 throttle x2' --fault 'board=3 round=8 leave'", "faults"),
+            ("paceline simulate --fault 'board=1 round=5 throttle x2'", "a fault; --fault may be repeated"),
             ("paceline simulate mine.toml --json", "a file with keys such as rounds and tables [[fault]]"),
             ("paceline simulate --replay runs/demo-001/time --policies equal,time", "boards as a run measured them"),
-            ("paceline simulate --boards 1000000 --controller-only --policies time --rounds 3", "no messages"),
+            ("paceline simulate --boards 1000000 --controller-only --rounds 3", "no messages"),
         ],
         exits=(3, 4, 9, 10),
     )
