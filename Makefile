@@ -28,7 +28,8 @@ demo: venv
 test: check core-sanitized
 	$(BIN)/ctest --test-dir build/core --output-on-failure --no-tests=error
 	$(BIN)/ctest --test-dir build/core-sanitized --output-on-failure --no-tests=error
-	$(BIN)/python -m pytest --ignore=tests/architecture --ignore=tests/system
+	$(BIN)/python -m pytest $(addprefix --ignore=tests/,architecture common host system)
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/common tests/host
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/system    # whose processes wait most of the time
 
 # Needs qemu-system-x86, make and gcc; the kernel comes by apt and is built below build/vm, nothing is installed.
