@@ -223,7 +223,7 @@ def test_both_uncertainties_travel_apart_and_edges_between_readings_make_the_spl
     assert long.energy_uj is not None
     assert long.bound_uj is not None
     assert long.bound_uj >= 395
-    if not long.flags & FLAGS["gap"]:  # a machine that has other things to do may leave some, and each adds a worst case
+    if not long.flags & FLAGS["gap"]:  # a busy machine may leave some, and each adds a worst case
         assert long.bound_uj == pytest.approx(400, abs=5), "1 mW for 0.4 s; what lies between readings is no instrument"
     assert long.sampling_uj is not None
     # 2 W either way, 20 readings that stand for 20 ms each: 1.96 * 2 * 0.02 * sqrt(20) J, chance and Student apart
