@@ -533,3 +533,20 @@ class Killer:
                     world.at(self.back_s, victim.start)
                 return victim is not board
         return True
+
+
+class Restarter:
+    """A hook: starts the host anew at the n-th message of the kinds that count."""
+
+    def __init__(self, at: int, counts: Callable[[str], bool]) -> None:
+        self.at, self.counts = at, counts
+        self.seen = 0
+
+    def __call__(self, world: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        if when != "before" or not self.counts(kind):
+            return True
+        self.seen += 1
+        if self.seen != self.at:
+            return True
+        world.restart_host()
+        return False

@@ -9,7 +9,7 @@ import re
 from functools import partial
 
 import pytest
-from tests.fakes import FakeBoard, Killer, World
+from tests.fakes import FakeBoard, Killer, Restarter, World
 from tests.rank_world import FakeRank, RankWorld, check_rounds
 
 from paceline import machine as am
@@ -223,20 +223,7 @@ def test_a_state_that_is_not_finite_voids_the_round_and_three_times_ends_the_run
 def test_a_host_started_again_begins_the_open_round_anew_with_the_same_state(boards: int) -> None:
     for at in range(3, 60, 4):
         world = started(RankWorld(boards=boards))
-        seen = 0
-
-        def hook(
-            world_: World, when: str, who: str, kind: str, board: FakeBoard, world: RankWorld = world, at: int = at
-        ) -> bool:
-            nonlocal seen
-            seen += when == "before" and kind not in ("ping", "pong", "chunk", "credit")
-            if seen == at:
-                seen += 1
-                world.restart_host()
-                return False
-            return True
-
-        world.hook = hook
+        world.hook = Restarter(at, lambda kind: kind not in ("ping", "pong", "chunk", "credit"))
         finish = world.run()
         assert finish.ok, finish.reason
         check_rounds(world)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fakes import FakeBoard, Killer, World
+from tests.fakes import FakeBoard, Killer, Restarter, World
 from tests.silo_world import SiloRank, SiloWorld, check_silos
 
 from paceline.errors import CoreError
@@ -178,20 +178,7 @@ def test_a_board_with_other_data_than_its_silos_is_refused() -> None:
 def test_a_host_started_again_begins_the_open_round_anew(silos: tuple[tuple[tuple[int, ...], int, int], ...]) -> None:
     for at in range(3, 90, 4):
         world = started(SiloWorld(silos))
-        seen = 0
-
-        def hook(
-            world_: World, when: str, who: str, kind: str, board: FakeBoard, world: SiloWorld = world, at: int = at
-        ) -> bool:
-            nonlocal seen
-            seen += when == "before" and kind not in ("ping", "pong", "chunk", "credit")
-            if seen == at:
-                seen += 1
-                world.restart_host()
-                return False
-            return True
-
-        world.hook = hook
+        world.hook = Restarter(at, lambda kind: kind not in ("ping", "pong", "chunk", "credit"))
         finish = world.run()
         assert finish.ok, finish.reason
         check_silos(world)

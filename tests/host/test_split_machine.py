@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.fakes import FakeBoard, Killer, World
+from tests.fakes import FakeBoard, Killer, Restarter, World
 from tests.split_world import SplitWorld, check_epochs
 
 from paceline.wire import Tensor
@@ -224,20 +224,7 @@ def test_a_host_started_again_begins_the_open_epoch_anew_with_the_same_bits(boar
     assert plain.run().ok
     for at in range(3, 44, 5):
         world = started(SplitWorld(boards=boards))
-        seen = 0
-
-        def hook(
-            world_: World, when: str, who: str, kind: str, board: FakeBoard, world: SplitWorld = world, at: int = at
-        ) -> bool:
-            nonlocal seen
-            seen += when == "before" and kind == "tensor"
-            if seen == at:
-                seen += 1
-                world.restart_host()
-                return False
-            return True
-
-        world.hook = hook
+        world.hook = Restarter(at, lambda kind: kind == "tensor")
         finish = world.run()
         assert finish.ok, finish.reason
         check_epochs(world)
