@@ -25,6 +25,7 @@ from paceline.one_way import KINDS, NBYTES
 from paceline.talk import Talk
 from paceline.wire import FROM_AGENT, Hello, decode
 from paceline_host import bench_controller as controller
+from paceline_host import bench_swarm as swarm
 from paceline_host import bench_transfer as transfer
 from paceline_host.comparison import Comparison, Watcher, new_folder
 from paceline_host.embedded import run_embedded
@@ -34,6 +35,7 @@ from paceline_host.link import HostLink, new_pair
 
 HELLO_S = 20.0
 BOARDS = 11
+SWARM_ROUNDS = 40  # in a turn, before the other kinds have theirs
 OVERHEAD = """
 [run]
 rounds = {rounds}
@@ -152,21 +154,57 @@ def _rss_mib(pid: int) -> float:
 
 
 def bench_round(say: Callable[[str], None], rounds: int = 200) -> list[dict[str, object]]:
-    """Run rounds whose work is nothing: ten participants, ten floats, CURVE; journal with and without fsync, in ms."""
+    """Run rounds whose work is nothing, in ms: ten participants, ten floats, CURVE; journal with and without fsync.
+
+    First protocol only in one process, in turns with the floor of as many and as large messages by the link alone;
+    then whole agents with trainers: they share this machine's processors, as those of a real fleet do not.
+    """
     rows = []
-    with tempfile.TemporaryDirectory(prefix="paceline-bench-", dir=Path.cwd()) as folder:
+    with swarm.scratch() as folder:
+        where = _file_system(folder)
+        found = swarm.measure_rounds(say, rounds // SWARM_ROUNDS, SWARM_ROUNDS)
+        floor_s = statistics.median(found[swarm.FLOOR])
+        rows.append(figure("ten messages there and back, link alone", "ms", [s * 1000 for s in found[swarm.FLOOR]]))
+        for fsync in (swarm.NO_FSYNC, swarm.FSYNC):
+            name = f"round of ten protocol-only participants, {fsync}"
+            if fsync == swarm.FSYNC:
+                name += f" ({where})"
+            rows.append(figure(name, "ms", [s * 1000 for s in found[fsync]]))
+            rows.append(figure(f"{name} / link alone", "x", [s / floor_s for s in found[fsync]]))
         for fsync in ("false", "true"):
-            path = Path(folder) / f"fsync-{fsync}.toml"
-            path.write_text(OVERHEAD.format(rounds=rounds, fsync=fsync), encoding="utf-8")
-            home = new_folder(Path(folder) / "runs", path.stem)
-            quiet = Watcher(lambda text: None, lambda policy, machine, now_s: None, lambda folder, outcome: None)
-            if not run_embedded(Comparison(load_experiment(path), quiet), home, Talk("paceline", "error")):
-                raise RunError("the benchmark's run did not finish")
-            with Ledger(home / "equal") as ledger:
-                spans = [r.makespan_s * 1000 for r in ledger.rounds()[1:] if r.makespan_s is not None]
-            where = "" if fsync == "false" else f" ({_file_system(home)})"
-            rows.append(figure(f"round of ten trivial participants, fsync {fsync}{where}", "ms", spans))
+            spans = _round_of_agents(folder, rounds, fsync)
+            on = f" ({where})" if fsync == "true" else ""
+            rows.append(figure(f"round of ten whole agents with trainers, fsync {fsync}{on}", "ms", spans))
     return rows
+
+
+def _round_of_agents(folder: Path, rounds: int, fsync: str) -> list[float]:
+    """Return the milliseconds of each round but the first."""
+    path = folder / f"fsync-{fsync}.toml"
+    path.write_text(OVERHEAD.format(rounds=rounds, fsync=fsync), encoding="utf-8")
+    home = new_folder(folder / "runs", path.stem)
+    quiet = Watcher(lambda text: None, lambda policy, machine, now_s: None, lambda folder, outcome: None)
+    if not run_embedded(Comparison(load_experiment(path), quiet), home, Talk("paceline", "error")):
+        raise RunError("the benchmark's run did not finish")
+    with Ledger(home / "equal") as ledger:
+        return [r.makespan_s * 1000 for r in ledger.rounds()[1:] if r.makespan_s is not None]
+
+
+def bench_join(say: Callable[[str], None], participants: int = 1000, rounds: int = 1000) -> list[dict[str, object]]:
+    """Let many protocol-only participants join one host at once, in s; then see whether a host's process grows."""
+    say(f"join: {rounds} rounds of four participants")  # first: what many leave free would hide what few leave behind
+    first, last = swarm.measure_flatness(say, rounds, rounds // 10)
+    growth = 100 * (last.resident_mib / first.resident_mib - 1)
+    say(f"join: {participants} participants, three times")
+    joined, done = swarm.measure_joining(say, participants, 3)
+    return [
+        figure(f"{participants} join: from their start until the host has a session with each", "s", joined),
+        figure(f"{participants} join: from their start to the end of a run of one round with all", "s", done),
+        figure(f"host's resident memory, round {first.round}", "MiB", [first.resident_mib]),
+        figure(f"host's resident memory, growth by round {last.round}", "%", [growth]),
+        figure(f"host's file descriptors, round {first.round} on", "", [first.descriptors]),
+        figure(f"host's file descriptors, up to round {last.round}", "", [last.descriptors]),
+    ]
 
 
 def bench_transfer(say: Callable[[str], None], repeats: int = 11) -> list[dict[str, object]]:
@@ -228,6 +266,7 @@ BENCHES = {
     "sampler": bench_sampler,
     "agent": bench_agent,
     "round": bench_round,
+    "join": bench_join,
     "transfer": bench_transfer,
     "simulator": bench_simulator,
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's end of the link: one ROUTER, its ZAP handler, its monitor. Of the host's modules only this one and
-operator_link know zmq.
+"""The host's end of the link: one ROUTER, its ZAP handler, its monitor. Of the host's modules only this one,
+operator_link and the benchmarks' swarm_link know zmq.
 
 Frames in, frames out; a peer is the board or the operator that its authenticated key belongs to, never what it says it
 is. The presets and the reason of each option: docs/PROTOCOL.md. One thread, the one that made it, may use a HostLink.
@@ -257,7 +257,7 @@ class HostLink:
 
     def _self_test(self, keys: KeyPair) -> None:
         """Prove that a key nobody knows is refused; without ZAP a CURVE server accepts any."""
-        stranger = _plain_dealer(self._context, keys.public, new_pair())
+        stranger = plain_dealer(self._context, keys.public, new_pair())
         watch = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _or(_REFUSALS))
         try:
             self._zap.quiet = True
@@ -316,7 +316,7 @@ def _router(context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair | None) -> zm
     return socket
 
 
-def _plain_dealer(context: zmq.Context[zmq.Socket[bytes]], server: str, keys: KeyPair) -> zmq.Socket[bytes]:
+def plain_dealer(context: zmq.Context[zmq.Socket[bytes]], server: str, keys: KeyPair) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
     socket.curve_serverkey = server.encode()
     socket.curve_publickey, socket.curve_secretkey = keys.public.encode(), keys.secret.encode()

@@ -30,7 +30,7 @@ TORCH_DOORS = (
     r"|paceline_host\.(evaluation|reducers?)(\..*)?"
 )
 DOORS = {
-    r"zmq": r"paceline_(agent|host)\.link|paceline_host\.operator_link",
+    r"zmq": r"paceline_(agent|host)\.link|paceline_host\.(operator|swarm)_link",
     r"cffi|_cffi_backend|ctypes|paceline\._core": r"paceline\.core",
     r"smbus2": r"paceline_agent\.meters\.\w*(bus|i2c)\w*",
     r"serial": r"paceline_agent\.meters\.\w*(bus|serial|uart)\w*",
@@ -51,7 +51,7 @@ NAMES = {
 # Sockets get their options where they are made, so they are made nowhere else. ZAP itself is request-reply.
 FACTORIES = {
     "paceline_agent.link": {"_dealer"},
-    "paceline_host.link": {"_router", "_plain_dealer", "_Zap.__init__"},
+    "paceline_host.link": {"_router", "plain_dealer", "_Zap.__init__"},
     "paceline_host.operator_link": {"_dealer"},
 }
 REPLY_SOCKETS = {("paceline_host.link", "_Zap.__init__")}

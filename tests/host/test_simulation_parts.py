@@ -30,6 +30,24 @@ def test_things_happen_in_order_of_time_and_then_of_asking() -> None:
     assert seen == [(0.0, "past"), (1.0, "first"), (1.0, "second"), (2.0, "late")]
 
 
+def test_another_clock_may_drive_it() -> None:
+    clock, seen = Clock(10.0), []
+
+    def happen() -> None:
+        seen.append("due")
+        clock.later(0.0, lambda: seen.append("led to"))
+
+    clock.at(11.0, happen)
+    clock.at(13.0, lambda: seen.append("later"))
+    assert clock.advance(10.5) == 11.0
+    assert not seen
+    assert clock.advance(12.0) == 13.0
+    assert seen == ["due", "led to"]
+    assert clock.advance(9.0) == 13.0  # time does not go back
+    assert clock.now_s == 12.0
+    assert clock.advance(13.0) == float("inf")
+
+
 def test_a_clock_with_nothing_to_do_says_so() -> None:
     with pytest.raises(RunError, match=r"stands at 0\.000 s: nothing is due"):
         Clock().run(lambda: False)

@@ -21,8 +21,8 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, simulator, meter; how true"
-        " joules are: energy",
+        "what paceline itself costs: allocate, controller, sampler, agent, round, join, transfer, simulator, meter; how"
+        " true joules are: energy",
         about="Each figure with its median, range and number of repeats."
         " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
         " these two run only when they are named.",
@@ -32,6 +32,8 @@ def add(program: Program) -> None:
             ("paceline bench controller --compare before.json", "ratios to what --json had saved, and what is slower"),
             ("paceline bench sampler", "ns a draw, beside numpy's ways and the machine's limit, and the ratios"),
             ("paceline bench controller", "11 to a million boards, beside numpy"),
+            ("paceline bench round", "a round that trains nothing, beside the link alone"),
+            ("paceline bench join", "1,000 participants join one host; whether a host grows in 1,000 rounds"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
             ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),
             ("paceline bench meter --beside other/bin/python", "what reading costs, beside CodeCarbon and pyJoules"),
@@ -42,7 +44,7 @@ def add(program: Program) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help="allocate, controller, sampler, agent, round, transfer, simulator (default: these), energy, meter",
+        help="allocate, controller, sampler, agent, round, join, transfer, simulator (default: these), energy, meter",
     )
     parser.offers = {"what": ("allocate", "controller", "sampler", "agent", "round", "transfer", "simulator", *PAGES)}
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

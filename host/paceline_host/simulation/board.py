@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from paceline import machine as m
 from paceline.errors import RemoteProtocolError
+from paceline.tasks import Buffer
+from paceline.tensors import Manifest
 from paceline.version import VERSION
 from paceline.wire import CHUNK_CEILING, Load
 from paceline_host.simulation.account import SOURCE, Account
@@ -19,20 +21,29 @@ from paceline_host.simulation.clock import Clock, Timer
 from paceline_host.simulation.line import Line
 from paceline_host.simulation.models import BoardModel
 
-if TYPE_CHECKING:
-    from paceline_host.simulation.task import TrivialTask
-
 LOAD_S = 0.2  # a trainer that is forked from one that holds model and data (DECISIONS 50)
 PROGRESS_S = 2.0  # a trainer tells at least so often how far it is
 
 ToHost = Callable[[str, int, bytes, "memoryview | bytes"], None]  # board, connection, header, payload
 
 
+class Work(Protocol):
+    """What a board knows of its task."""
+
+    manifest: Manifest
+    digest: str
+    samples: int
+    data_label: str
+
+    def trained(self, model: Buffer, steps: int) -> bytes:
+        """Return what so many steps make of a model."""
+
+
 class SimulatedBoard:
     """One board. `to_host` is called when a message of it arrives there."""
 
     def __init__(
-        self, clock: Clock, number: int, name: str, model: BoardModel, task: TrivialTask, lines: tuple[Line, Line],
+        self, clock: Clock, number: int, name: str, model: BoardModel, task: Work, lines: tuple[Line, Line],
         to_host: ToHost,
     ) -> None:  # fmt: skip
         self.clock, self.number, self.name, self.model = clock, number, name, model

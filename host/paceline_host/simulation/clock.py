@@ -53,6 +53,15 @@ class Clock:
             self.events += 1
             call()
 
+    def advance(self, now_s: float) -> float:
+        """Let time pass to `now_s`, as another clock has it, and happen what is due; return when the next thing is."""
+        heap = self._heap
+        self.now_s = max(self.now_s, now_s)
+        while heap and heap[0][0] <= self.now_s:
+            self.events += 1
+            heapq.heappop(heap)[2]()
+        return heap[0][0] if heap else float("inf")
+
 
 class Timer:
     """One deadline that moves often and fires seldom: a move to later costs no entry in the heap."""
