@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 from paceline.errors import LinkError
 from paceline.keys import KeyPair
-from paceline.one_way import DEADLINE_S, NBYTES, Link, send_by, take_by
+from paceline.one_way import DEADLINE_S, NBYTES, Link, Place, send_by, take_by, trials
 from paceline.wire import Ping, encode
 from paceline_agent import link as links
 
@@ -42,9 +42,11 @@ def main() -> int:
             _greet(link)
         ways: tuple[Link | None, ...] = (None, plain, curve)
         buffer = memoryview(bytearray(NBYTES))
-        for trial, way in enumerate(ways * order["repeats"]):
-            take_by(way, control, 2 * trial, buffer)
-            send_by(way, control, 2 * trial + 1, buffer)
+        place = Place(1)
+        for trial, (kind, apart) in enumerate(list(trials(order["repeats"]))):
+            place.keep(apart)
+            take_by(ways[kind], control, 2 * trial, buffer)
+            send_by(ways[kind], control, 2 * trial + 1, buffer)
     return 0
 
 

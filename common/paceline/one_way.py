@@ -7,9 +7,11 @@ model and update (headers, `Sender`, `Receiver`, the link's own send and receive
 
 from __future__ import annotations
 
+import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Protocol
 
 from paceline.errors import LinkError
@@ -39,6 +41,31 @@ class Link(Protocol):
     def poll(self, timeout_s: float) -> object: ...
     def receive(self) -> Iterable[Piece]: ...
     def send(self, header: bytes, payload: memoryview | bytes = b"") -> bool: ...
+
+
+def trials(repeats: int) -> Iterator[tuple[int, bool]]:
+    """Yield (which kind, whether each half keeps to a processor of its own) of each trial, in turns.
+
+    The kernel likes to wake a reader on its writer's processor, and then encryption waits for decryption, which on two
+    machines never do. On a machine with one processor nobody is apart.
+    """
+    places = (False, True) if len(os.sched_getaffinity(0)) > 1 else (False,)
+    for _ in range(repeats):
+        yield from ((kind, apart) for apart in places for kind in range(len(KINDS)))
+
+
+class Place:
+    """Where this process may run; `half` 0 or 1 of the benchmark."""
+
+    def __init__(self, half: int) -> None:
+        self._all = os.sched_getaffinity(0)
+        self._own = {sorted(self._all)[half % len(self._all)]}
+
+    def keep(self, apart: bool) -> None:
+        """Let all threads keep to the half's own processor, or run where the kernel puts them."""
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(ProcessLookupError):  # it has ended since
+                os.sched_setaffinity(int(thread), self._own if apart else self._all)
 
 
 def send_by(link: Link | None, control: socket.socket, lease: int, data: memoryview) -> float:

@@ -17,11 +17,12 @@ from contextlib import ExitStack
 
 from paceline.errors import LinkError, RunError
 from paceline.keys import KeyPair
-from paceline.one_way import DEADLINE_S, KINDS, NBYTES, Link, send_by, take_by
+from paceline.one_way import DEADLINE_S, KINDS, NBYTES, Link, Place, send_by, take_by, trials
 from paceline_host import link as links
 
 BOARD = "bench"
 TO_AGENT, TO_HOST = "host to agent", "agent to host"
+APART = ", a processor each"  # behind either, where each end keeps to a processor of its own
 
 
 class _InTheClear(links.HostLink):
@@ -61,9 +62,9 @@ class _OneBoard:
 
 
 def measure(say: Callable[[str], None], repeats: int) -> dict[tuple[str, str], list[float]]:
-    """Return the seconds of each trial by (kind, direction). Raises PacelineError when the other end fails."""
+    """Return the seconds of each trial by (kind, direction, with APART or without). Raises PacelineError."""
     host, board = links.new_pair(), links.new_pair()
-    found: dict[tuple[str, str], list[float]] = {(kind, way): [] for kind in KINDS for way in (TO_AGENT, TO_HOST)}
+    found: dict[tuple[str, str], list[float]] = {}
     with ExitStack() as life:
         plain = _InTheClear("tcp://127.0.0.1:*", host, {BOARD: board.public}, say)
         life.callback(plain.close)
@@ -91,10 +92,16 @@ def measure(say: Callable[[str], None], repeats: int) -> dict[tuple[str, str], l
             end.greet()
             ends.append(end)
         sent, taken = os.urandom(NBYTES), bytearray(NBYTES)
-        for trial, (kind, end_) in enumerate(list(zip(KINDS, ends, strict=True)) * repeats):
-            found[kind, TO_AGENT].append(send_by(end_, control, 2 * trial, memoryview(sent)))
+        place = Place(0)
+        life.callback(place.keep, False)
+        for trial, (number, apart) in enumerate(list(trials(repeats))):
+            place.keep(apart)
+            kind, where = KINDS[number], APART if apart else ""
+            took_s = send_by(ends[number], control, 2 * trial, memoryview(sent))
+            found.setdefault((kind, TO_AGENT + where), []).append(took_s)
             taken[::4096] = bytes(-(-NBYTES // 4096))  # what an earlier trial brought must not pass for this one's
-            found[kind, TO_HOST].append(take_by(end_, control, 2 * trial + 1, memoryview(taken)))
+            took_s = take_by(ends[number], control, 2 * trial + 1, memoryview(taken))
+            found.setdefault((kind, TO_HOST + where), []).append(took_s)
             if taken != sent:
                 raise RunError(f"{kind}: what came back is not what was sent")
     return found
