@@ -196,11 +196,12 @@ def bench_join(say: Callable[[str], None], participants: int = 1000, rounds: int
     first, last = swarm.measure_flatness(say, rounds, rounds // 10)
     growth = 100 * (last.resident_mib / first.resident_mib - 1)
     say(f"join: {participants} participants, three times")
-    joined, done = swarm.measure_joining(say, participants, 3)
+    joined, done, held_mib = swarm.measure_joining(say, participants, 3)
     return [
         figure(f"{participants} join: from their start until the host has a session with each", "s", joined),
         figure(f"{participants} join: from their start to the end of a run of one round with all", "s", done),
-        figure(f"host's resident memory, round {first.round}", "MiB", [first.resident_mib]),
+        figure(f"{participants} join: host's resident memory with all", "MiB", held_mib),
+        figure(f"host's resident memory, four participants, round {first.round}", "MiB", [first.resident_mib]),
         figure(f"host's resident memory, growth by round {last.round}", "%", [growth]),
         figure(f"host's file descriptors, round {first.round} on", "", [first.descriptors]),
         figure(f"host's file descriptors, up to round {last.round}", "", [last.descriptors]),

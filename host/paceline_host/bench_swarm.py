@@ -113,8 +113,12 @@ class Swarm:
 
     def end(self) -> Told:
         """End host and participants; return what these tell. Raises RunError when they failed."""
-        self._server.close()
+        self.close()
         return self._child.end()
+
+    def close(self) -> None:
+        """End the host's loop."""
+        self._server.close()
 
     def _written(self, rounds: int, *, fsync: bool) -> Path:
         self._runs += 1
@@ -178,6 +182,7 @@ def swarm(participants: int, folder: Path, say: Callable[[str], None], ballast: 
         child = Child(Order(link.endpoint, host.public, _plain(keys), ballast))
         life.callback(child.kill)
         made = Swarm(link, folder, child, ballast)
+        life.callback(made.close)
         yield made
         made.end()
 
@@ -205,8 +210,11 @@ class Floor:
             self._link.send_to(route, self._header, self._payload)
         left = len(self._routes)
         while left:
-            self._link.poll(JOIN_S)
-            left -= len(list(self._link.receive()))
+            self._link.poll(1.0)
+            came = len(list(self._link.receive()))
+            if not came:
+                self._child.check(float("inf"))
+            left -= came
         return time.perf_counter() - began_s
 
     def close(self) -> None:
@@ -228,7 +236,8 @@ def measure_rounds(say: Callable[[str], None], blocks: int, rounds: int) -> dict
             first.run(rounds, fsync=False)
             told = first.end()
         down, up = (_mean_size(total) for total in (told.received, told.sent))
-        say(f"round: {told.sent[0] / TEN / rounds:.1f} messages of {up} bytes up, of {down} down")
+        each = told.sent[0] / TEN / rounds
+        say(f"round: {each:.1f} messages of a participant, of {up[0]} + {up[1]} bytes; to it of {down[0]} + {down[1]}")
         floor = Floor(TEN, down, up, say)
         life.callback(floor.close)
         second = life.enter_context(swarm(TEN, folder / "rounds", say))
@@ -241,12 +250,13 @@ def measure_rounds(say: Callable[[str], None], blocks: int, rounds: int) -> dict
     return found
 
 
-def measure_joining(say: Callable[[str], None], participants: int, repeats: int) -> tuple[list[float], list[float]]:
-    """Return the seconds from a swarm's start until all have joined, and until a run of one round with all has ended.
-
-    Raises PacelineError.
+def measure_joining(
+    say: Callable[[str], None], participants: int, repeats: int
+) -> tuple[list[float], list[float], list[float]]:
+    """Return the seconds from a swarm's start until all have joined, and until a run of one round with all has ended;
+    then what the host's process holds, in MiB. Raises PacelineError.
     """
-    joined, done = [], []
+    joined, done, held_mib = [], [], []
     for _ in range(repeats):
         with scratch() as folder, swarm(participants, folder / "join", say) as many:
             joined.append(many.join())
@@ -255,9 +265,10 @@ def measure_joining(say: Callable[[str], None], participants: int, repeats: int)
                 (only,) = ledger.rounds()
                 slices = ledger.slices(only.round)
             done.append(joined[-1] + time.monotonic() - began_s)
+            held_mib.append(resident_mib())
             if only.closed_s is None or len({each.board for each in slices}) != participants:
                 raise RunError(f"the round was not one of all {participants} participants")
-    return joined, done
+    return joined, done, held_mib
 
 
 def measure_flatness(
