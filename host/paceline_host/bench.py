@@ -166,7 +166,7 @@ def bench_round(say: Callable[[str], None], rounds: int = 200) -> list[dict[str,
         floor_s = statistics.median(found[swarm.FLOOR])
         rows.append(figure("ten messages there and back, link alone", "ms", [s * 1000 for s in found[swarm.FLOOR]]))
         for fsync in (swarm.NO_FSYNC, swarm.FSYNC):
-            name = f"round of ten protocol-only participants, {fsync}"
+            name = f"round, ten protocol-only participants, {fsync}"
             if fsync == swarm.FSYNC:
                 name += f" ({where})"
             rows.append(figure(name, "ms", [s * 1000 for s in found[fsync]]))
@@ -174,7 +174,7 @@ def bench_round(say: Callable[[str], None], rounds: int = 200) -> list[dict[str,
         for fsync in ("false", "true"):
             spans = _round_of_agents(folder, rounds, fsync)
             on = f" ({where})" if fsync == "true" else ""
-            rows.append(figure(f"round of ten whole agents with trainers, fsync {fsync}{on}", "ms", spans))
+            rows.append(figure(f"round, ten whole agents with trainers, fsync {fsync}{on}", "ms", spans))
     return rows
 
 

@@ -46,7 +46,9 @@ def add(program: Program) -> None:
         metavar="WHAT",
         help="allocate, controller, sampler, agent, round, join, transfer, simulator (default: these), energy, meter",
     )
-    parser.offers = {"what": ("allocate", "controller", "sampler", "agent", "round", "transfer", "simulator", *PAGES)}
+    parser.offers = {
+        "what": ("allocate", "controller", "sampler", "agent", "round", "join", "transfer", "simulator", *PAGES)
+    }
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="what --json had saved: ratios to its medians")
     parser.add_argument("--trials", type=int, default=200, metavar="N", help="energy: windows a row (default: 200)")
