@@ -196,6 +196,7 @@ class FakeBoard:
         self.exits: list[am.Exit] = []
         self.reconnects: list[str] = []
         self.trainer_starts = 0
+        self.load_s = 0.2
         self.energy_known = True
         self.marks: list[am.Mark] = []
         self.voids: list[int] = []
@@ -264,7 +265,7 @@ class FakeBoard:
                 self.trainer_starts += 1
                 self.model = bytearray(MODEL_BYTES)
                 ready = am.TrainerReady(MANIFEST, MODEL_BYTES, self.world.facts.samples, "linear", 200 + self.index)
-                self._later(0.2, ready)
+                self._later(self.load_s, ready)
             case am.StoreBase(lease, offset, whole):
                 self.model[offset : offset + len(self._payload)] = self._payload
                 if whole is not None:

@@ -118,7 +118,7 @@ __all__ = [
 GREETING_S = 10.0  # patience before the host has told its own
 TAKEN_S = 0.1  # work that is over by then needs no TAKEN: its RESULT says as much
 JOULES_S = 0.02  # a small update waits so long for its joules, so that both go as one DELIVERY
-TRAINER_LIVES = 3  # a trainer is brought to life so many times in a run, and then no more
+TRAINER_LIVES = 3  # a trainer that dies so many times in a row, no work done in between, is not started again
 
 
 @dataclass(frozen=True)
@@ -391,11 +391,12 @@ class AgentMachine:
         self._stopping = 0
         if self._load is None or self._session.state in (State.GREETING, State.IDLE, State.CLOSED):
             return
-        self._say(Failed(self._session.nonce, 0, "trainer-gone", clip(event.detail)), now_s)
+        self._trainer_lives -= 1
+        last = "" if self._trainer_lives > 0 else f"; {TRAINER_LIVES} times in a row, so not started again in this run"
+        self._say(Failed(self._session.nonce, 0, "trainer-gone", clip(event.detail + last)), now_s)
         if self._assign is not None:
             self._forget_work(now_s, stop=False)
         self._ready, self._base = None, ""
-        self._trainer_lives -= 1
         if self._trainer_lives > 0:
             self._out.append(StartTrainer(self._load))
 
@@ -440,6 +441,7 @@ class AgentMachine:
         assign = self._assign
         if assign is None or event.lease != assign.lease or self._ready is None:
             return
+        self._trainer_lives = TRAINER_LIVES
         self._kept = Kept(
             assign.run, assign.round, assign.slice, assign.attempt, assign.lease, assign.ranges, assign.base_sha256,
             event.samples, event.steps, event.compute_us, event.overruns, event.late_us, event.update_bytes,

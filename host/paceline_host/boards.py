@@ -78,6 +78,11 @@ class Board:
         return self.session is not None and self.ready is not None and not self.barred
 
     @property
+    def loads(self) -> bool:
+        """Is here, and its trainer loads model and data."""
+        return self.session is not None and self.ready is None and not self.barred
+
+    @property
     def hopeless(self) -> bool:
         """Will not be given work again, as far as is known."""
         return self.barred or self.departed

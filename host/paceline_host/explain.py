@@ -19,6 +19,7 @@ from paceline_host import left_out, planner, recovery
 from paceline_host.experiment import load_experiment
 from paceline_host.hfl.silos import of_rows
 from paceline_host.ledger import Ledger
+from paceline_host.psl import explain as split
 from paceline_host.records import Run
 from paceline_host.runs import run_folders
 
@@ -64,7 +65,7 @@ def explain(folder: Path, round_: int) -> Facts:
         before = {s.board: s.samples for s in ledger.slices(round_ - 1) if s.redealt_from is None}
         last = {c.board: c for c in ledger.contributions(round_ - 1, "accepted")} if round_ > 1 else {}
     if run.regime == "psl":
-        raise RunError(f"{folder}: a method of split learning says who gives what to a step; no policy divides samples")
+        return {"schema": SCHEMA, **split.explain(folder, round_)}
     if round_ not in rounds:
         raise RunError(f"{folder}: there is no round {round_}; rounds 1 to {max(rounds, default=0)} were planned")
     made = planner_of(run, folder, run.policy)
@@ -188,6 +189,8 @@ def words(facts: Facts, board: str | None = None) -> list[str]:
     if not entries:
         known = ", ".join(entry["board"] for entry in facts["boards"])
         raise RunError(f"round {facts['round']} had no board {board!r}; there were: {known}")
+    if facts.get("kind") == "psl":
+        return split.words(facts, entries)
     lines = [f"{facts['run']}, round {facts['round']}: {facts['budget']} samples by policy {facts['policy']}"]
     groups = facts.get("silos", [facts])
     if "kind" in facts:

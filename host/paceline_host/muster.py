@@ -35,7 +35,8 @@ class Muster:
         self._start_end_s = now_s + facts.start_s
         self._last_refusal = ""
         self._found = 0  # the board that `_still` found last
-        self._alone_s: float | None = None
+        self._alone_s: float | None = None  # nobody is left: till then one may come back,
+        self._alone_by_s = 0.0  # or, if it is here and loads, till then become ready
         self._end_by_s = 0.0
         self._end_reason, self._ok = "", False
         self._out: list[Any] = []
@@ -256,10 +257,21 @@ class Muster:
         if all(board.hopeless for board in self.boards):
             self._stop(s.Stop(f"no board may go on, the last was {self._last_refusal}{self._hint()}"), now_s)
         elif self._alone_s is None:
-            self._alone_s = now_s + self.facts.patience_s
+            self._wait_alone(now_s)
             self._out.append(
                 s.Note("alone", f"no board is left; waiting {self.facts.patience_s:g} s for one to come back")
             )
+
+    def _wait_alone(self, now_s: float) -> None:
+        self._alone_s = now_s + self.facts.patience_s
+        self._alone_by_s = now_s + max(self.facts.patience_s, self.facts.start_s)
+
+    def _waits_on(self, now_s: float) -> bool:
+        """Nobody is ready in time. A board that is here and loads may take as long as at the start."""
+        if now_s >= self._alone_by_s or not any(board.loads for board in self.boards):
+            return False
+        self._alone_s = min(now_s + self.facts.patience_s, self._alone_by_s)
+        return True
 
     # What boards say ------------------------------------------------------------------------------------------------
 
@@ -327,7 +339,7 @@ class Muster:
             if board.held and now_s >= board.held[0][1] + HOLD_S:
                 self._say_held(index)
         self._time_passed(now_s)
-        if self._alone_s is not None and now_s >= self._alone_s:
+        if self._alone_s is not None and now_s >= self._alone_s and not self._waits_on(now_s):
             self._alone_s = None
             self._stop(s.Stop(f"no board came back within {self.facts.patience_s:g} s"), now_s)
         if self.phase == "ending" and now_s >= self._end_by_s:

@@ -594,7 +594,21 @@ def test_a_trainer_that_dies_is_started_again_a_few_times_and_then_no_more() -> 
     while host.event(m.TrainerGone("again")):
         starts += 1
     assert starts == m.TRAINER_LIVES
-    assert host.last() == Failed(7, 0, "trainer-gone", "again")
+    assert host.last() == Failed(7, 0, "trainer-gone", "again; 3 times in a row, so not started again in this run")
+
+
+def test_work_that_is_done_gives_the_trainer_its_lives_back() -> None:
+    host = Host().uploaded()
+    host.say(Answer(host.nonce, 5, "accepted", "", 0))
+    for _ in range(m.TRAINER_LIVES - 1):
+        assert host.event(m.TrainerGone("killed")), "started again"
+        host.event(TRAINER)
+    host.assign(6)
+    for offset in range(0, SIZE, 32 * KIB):
+        host.say(Chunk(host.nonce, 6, offset), 32 * KIB)
+    host.event(m.BaseReady(6, True))
+    host.event(m.WorkDone(6, 10, 3, 1000, 0, 0, SIZE, "update"))
+    assert any(isinstance(action, m.StartTrainer) for action in host.event(m.TrainerGone("killed")))
 
 
 def test_a_new_run_gives_the_trainer_its_lives_back() -> None:

@@ -92,6 +92,21 @@ def test_a_run_where_all_boards_go_ends_with_the_reason() -> None:
     check_exactly_once(world.ledger, world.facts)
 
 
+@pytest.mark.parametrize(("load_s", "ok"), [(45.0, True), (75.0, False)])
+def test_who_is_here_and_loads_when_nobody_is_left_may_take_as_long_as_at_the_start(load_s: float, ok: bool) -> None:
+    world = started(World())
+
+    def lose_trainers() -> None:
+        for board in world.boards:
+            board.load_s = load_s  # longer than patience
+            board.kill_trainer()
+
+    world.at(3.0, lose_trainers)
+    assert world.run().ok is ok
+    assert world.ledger.said("alone")
+    check_exactly_once(world.ledger, world.facts)
+
+
 def test_a_run_where_all_boards_go_and_one_comes_back_is_completed_by_it() -> None:
     world = started(World())
     world.at(3.0, lambda: lose_all(world))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from paceline.data import Partition
 from paceline.data.idx import write_idx
 from paceline.data.sources import FILES
 from paceline.tasks import SplitTask, make
+from paceline_host.explain import explain, words
 from paceline_host.ledger import Ledger
 from paceline_host.psl.plan import EpochPlan
 from paceline_host.report import load_report, render
@@ -28,6 +30,7 @@ from paceline_host.report import load_report, render
 from .fleet_tools import TRAIN, Bench, Declared, endpoint_of
 from .test_resume import EVERY, FIRST, KILLED, MORTAL, chosen, models
 
+PLANTED = Path(__file__).parent / "planted_split_faults"
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
 TASK = {"name": "mnist", "model": "cnn", "cut": "conv1", "batch": 16, "precision": "float64", "learning_rate": 0.1}
 SPLIT = {"clients": 6, "partition": "iid"}
@@ -48,8 +51,14 @@ def experiment(
     )  # fmt: skip
 
 
-def alone(pictures: Path, method: str, split: Mapping[str, Any] = SPLIT) -> list[bytes]:
-    """Train as one process would, from the definitions: counts, orders, one mean loss. Return each epoch's model."""
+def alone(
+    pictures: Path, method: str, split: Mapping[str, Any] = SPLIT, epochs: int = 2,
+    befall: Callable[[EpochPlan, int], None] = lambda plan, epoch: None,
+) -> list[bytes]:  # fmt: skip
+    """Train as one process would, from the definitions: counts, orders, one mean loss. Return each epoch's model.
+
+    `befall` may let clients go and come before a step is drawn.
+    """
     import torch
 
     from paceline.data import partition
@@ -66,10 +75,13 @@ def alone(pictures: Path, method: str, split: Mapping[str, Any] = SPLIT) -> list
         members = partition(task.labels(), clients, split["partition"], seed=1).indices()
     left: list[bytes] = []
     velocity: Any = None
-    for epoch in range(2):
+    for epoch in range(epochs):
         plan = EpochPlan(method, [len(m) for m in members], 16, RUN["seed"], epoch)  # type: ignore[arg-type]
         orders = [LocalDraw(len(m), 1, epoch, k).draw(len(m)) for k, m in enumerate(members)]
-        while not plan.over:
+        while True:
+            befall(plan, epoch)
+            if plan.over:
+                break
             indices = [
                 int(members[k][orders[k][plan.used[k] + i]])
                 for k, count in enumerate(plan.counts)
@@ -155,6 +167,66 @@ def test_a_trainer_that_is_killed_comes_back_into_the_run(tmp_path: Path, pictur
             assert ledger.verify().ok, ledger.verify().faults
             assert ledger.events("left"), "nobody was lost"
             assert {c.board: c.samples for c in ledger.contributions(3)} == {0: 30, 1: 30, 2: 30}, ledger.events()
+
+
+def churn(ledger: Ledger) -> Callable[[EpochPlan, int], None]:
+    """Return what the journal says of clients' coming and going, to be done to a plan before each step."""
+    said: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    names = {board.name: board.board for board in ledger.boards()}
+    for event in ledger.events():
+        if found := re.match(r"epoch (\d+), step (\d+): without ([\w, ]+)(\(?)", str(event.detail)):
+            epoch, what = int(found[1]) - 1, "lost" if found[4] else "gone"  # with a reason, or since before the epoch
+            for name in found[3].strip().split(", "):
+                said.setdefault((epoch, int(found[2])), []).append((what, names[name]))
+        elif found := re.match(r"([\w, ]+) back in step (\d+)", str(event.detail)):
+            for name in found[1].split(", "):
+                said.setdefault((epoch, int(found[2])), []).append(("back", names[name]))
+    redrawn = {(step.round - 1, step.step): step.redraw for number in range(1, 20) for step in ledger.steps(number)}
+
+    def befall(plan: EpochPlan, epoch: int) -> None:
+        for what, board in said.pop((epoch, plan.step), []):
+            clients = [2 * board, 2 * board + 1]
+            if what == "lost" and redrawn.get((epoch, plan.step), 0) > plan.redraw:
+                plan.void(clients)
+            elif what == "lost":  # its part of the step was there: it goes after it
+                said.setdefault((epoch, plan.step + 1), []).insert(0, ("gone", board))
+            else:
+                for client in clients:
+                    (plan.remove if what == "gone" else plan.restore)(client)
+        plan.changed()
+
+    return befall
+
+
+@pytest.mark.timeout(300)
+def test_a_board_lost_in_any_phase_of_a_step_costs_its_share_of_that_step_and_nothing_else(
+    tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks, epochs = tmp_path / "marks", 9
+    marks.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(PLANTED))
+    monkeypatch.setenv("PACELINE_PLANT", str(marks))
+    with Bench(tmp_path) as bench:
+        run = {"rounds": epochs, "patience_s": 2.0}
+        host = bench.host(experiment(bench, pictures, run, task={"reference_seconds_per_sample": 6.0}))
+        assert host.ends(200.0) == 0, host.err
+    assert len(list(marks.iterdir())) == epochs - 1, "not every fault came about"
+    folder = tmp_path / "runs" / "exp-001" / "gpsl"
+    with Ledger(folder) as ledger:
+        assert ledger.verify().ok, ledger.verify().faults
+        for epoch in ledger.epochs():
+            assert sum(step.samples for step in ledger.steps(epoch.round)) + epoch.left == TRAIN
+        befall = churn(ledger)
+    facts = explain(folder, 1)
+    assert [entry["samples_held"] for entry in facts["boards"]] == [30, 30, 30]
+    assert sum(entry["samples"] for entry in facts["boards"]) + facts["left"] == TRAIN
+    assert facts["voided"] == 1
+    assert "5.3 a step are expected" in "\n".join(words(facts, "slow"))
+    task: Any = make("mnist", {k: v for k, v in TASK.items() if k != "name"}, 3, pictures)
+    wanted = alone(pictures, "gpsl", epochs=epochs, befall=befall)
+    for number, state in enumerate(wanted, start=1):
+        got = weights(folder, number, task)
+        np.testing.assert_allclose(got, np.frombuffer(state, np.float64), rtol=0, atol=1e-6, err_msg=f"epoch {number}")
 
 
 @pytest.mark.timeout(900)

@@ -89,7 +89,7 @@ class SiloRanks(RankMachine):
 
     def _time(self, event: s.Tick, now_s: float) -> None:
         self._time_passed(now_s)
-        if self._alone_s is not None and now_s >= self._alone_s and not self.stage:
+        if self._alone_s is not None and now_s >= self._alone_s and not self.stage and not self._waits_on(now_s):
             self._give_up()
 
     def _kept(self, event: StateKept, now_s: float) -> None:
@@ -106,7 +106,7 @@ class SiloRanks(RankMachine):
         if all(board.hopeless for board in self.boards):
             self._give_up()
         elif self._alone_s is None:
-            self._alone_s = now_s + self.facts.patience_s
+            self._wait_alone(now_s)
             text = f"no board is left; waiting {self.facts.patience_s:g} s for one to come back"
             self._out.append(s.Note("alone", text))
 

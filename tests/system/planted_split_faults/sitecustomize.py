@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For one test: boards of split learning that are lost in a phase of a step, where this folder is in the path.
+
+PACELINE_PLANT is a folder. In the epoch of its number each of FAULTS comes about once, on the boards in turn, in the
+board's step 2 (the account: at the epoch's end): it writes a file of that name, and the trainer dies, or stands still.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+FAULTS = (
+    "before-forward", "after-forward", "after-smashed", "in-backward", "after-update", "account",
+    "still-before-forward", "still-after-smashed",
+)  # fmt: skip
+CLIENTS_A_BOARD = 2
+STEP = 2
+
+
+class _Plant:
+    """Changes paceline_agent.workers.psl as soon as it is imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "paceline_agent.workers.psl":
+            return None
+        import importlib.util
+
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.loader is not None
+        plain = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            plain(module)
+            _plant(module.PslWorker)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _plant(worker: Any) -> None:
+    folder = Path(os.environ["PACELINE_PLANT"])
+    work, forward, backward = worker.work, worker._forward, worker._backward
+    epoch, steps = 0, 0
+
+    def befall(self: Any, phase: str) -> None:
+        if epoch >= len(FAULTS) or self._clients[0] != epoch % 3 * CLIENTS_A_BOARD:
+            return
+        mark = folder / FAULTS[epoch]
+        if mark.name.removeprefix("still-") != phase or mark.exists() or (steps != STEP and phase != "account"):
+            return
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGSTOP if mark.name.startswith("still-") else signal.SIGKILL)
+
+    def work_here(self: Any, given: Any, *more: Any) -> Any:
+        nonlocal epoch, steps
+        epoch, steps = given.ranges[0][0], 0
+        computed_forward, computed_backward = self._client.forward, self._client.backward
+
+        def forward_here(*arguments: Any) -> Any:
+            out = computed_forward(*arguments)
+            befall(self, "after-forward")
+            return out
+
+        def backward_here(*arguments: Any) -> Any:
+            out = computed_backward(*arguments)
+            befall(self, "in-backward")
+            return out
+
+        self._client.forward, self._client.backward = forward_here, backward_here
+        try:
+            left = work(self, given, *more)
+        finally:
+            self._client.forward, self._client.backward = computed_forward, computed_backward
+        befall(self, "account")
+        return left
+
+    def forward_step(self: Any, *arguments: Any) -> None:
+        nonlocal steps
+        steps += 1
+        befall(self, "before-forward")
+        forward(self, *arguments)
+        befall(self, "after-smashed")
+
+    def backward_step(self: Any, *arguments: Any) -> None:
+        backward(self, *arguments)
+        befall(self, "after-update")
+
+    worker.work, worker._forward, worker._backward = work_here, forward_step, backward_step
+
+
+sys.meta_path.insert(0, _Plant())
