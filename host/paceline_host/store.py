@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,9 @@ class Store(threading.Thread):
     ) -> None:  # fmt: skip
         """Begin a run, or go on with one that was `recovered` from this folder."""
         super().__init__(name="store", daemon=True)
-        self._folder, self._run, self._boards, self._task = folder, run, list(boards), task
+        self._folder, self._run, self._task = folder, run, task
+        idle_uw = {} if recovered is None else {board.board: board.idle_uw for board in recovered.boards}
+        self._boards = [replace(board, idle_uw=idle_uw.get(board.board)) for board in boards]  # boards measure it once
         self._clock, self._wake = clock, wake
         self._inbox: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()

@@ -7,15 +7,17 @@ import hashlib
 import queue
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.host.run_folder import boards_of, run_row
 
 from paceline.tasks import make
-from paceline.wire import INLINE_BYTES, Commit, Result
+from paceline.wire import INLINE_BYTES, Commit, Ready, Result
 from paceline_host import machine as m
 from paceline_host.ledger import Ledger
+from paceline_host.recovery import recover
 from paceline_host.regimes import Slice
 from paceline_host.store import Job, Store
 
@@ -30,7 +32,7 @@ class Desk:
     def __init__(self, folder: Path, ballast: int) -> None:
         self._answers: queue.SimpleQueue[list[object]] = queue.SimpleQueue()
         self.folder, self._task = folder, make("linear", {"ballast": ballast} if ballast else {}, 7, None)
-        run, began_s = run_row(fsync=False), time.monotonic()
+        run, began_s = run_row(fsync=False, samples=self._task.samples), time.monotonic()
         self.store = Store(folder, run, boards_of(3), self._task, lambda: time.monotonic() - began_s, self._wake)
         self.store.together_s = FOREVER_S
         self.store.start()
@@ -97,3 +99,18 @@ def test_what_waits_for_others_is_committed_when_the_store_is_to_finish(small: D
     small.store.post([small.result(0, last=False)])
     small.store.finish()
     assert small.answers() == stored(0)
+
+
+def test_idle_watts_that_were_measured_outlive_the_host(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "run", ballast=0)
+    task = make("linear", {}, 7, None)
+    ready = Ready(7, "r", task.manifest.digest(), task.manifest.nbytes, task.samples, "synthetic", 9, "modelled", True)
+    desk.store.post([Job(m.StoreReady(1, replace(ready, idle_uw=2_500_000), 8, "0"), 0.2)])
+    desk.store.finish()
+    recovered = recover(desk.folder, task, lambda text: None)
+    store = Store(desk.folder, recovered.run, boards_of(3), task, lambda: 1.0, lambda: None, recovered)
+    store.start()
+    store.post([Job(m.StoreReady(1, ready, 8, "0"), 0.3)])  # in the middle of a run nobody measures anew
+    store.finish()
+    with Ledger(desk.folder) as ledger:
+        assert ledger.boards()[1].idle_uw == 2_500_000
