@@ -66,9 +66,9 @@ class Plan:
     every_s: float  # mean time between two faults
     heal_s: float  # when they end
     hostile: int | None
+    seconds_per_sample: float
     patience_s: float = 8.0
     start_s: float = 15.0
-    seconds_per_sample: float = 0.12
     batch: int = 4
 
 
@@ -81,9 +81,10 @@ def drawn(seed: int) -> Plan:
     if hostile is not None:
         kinds += [kind for kind in HOSTILE if chance.random() < 0.5] or ["repeat"]
     return Plan(
-        seed=seed, boards=boards, rounds=chance.randint(3, 4), budget=chance.choice((40, 60, 97)),
+        seed=seed, boards=boards, rounds=chance.randint(3, 5), budget=chance.choice((40, 60, 97)),
         samples=chance.choice((50, 150, 1000)), minimum=chance.choice((1, 4)), policy=chance.choice(POLICIES),
         model_bytes=chance.choice(MODELS), speeds=tuple(chance.uniform(0.4, 4.0) for _ in range(boards)),
         bytes_per_s=chance.choice((50e3, 400e3, 10e6)), latency_s=chance.choice((0.0005, 0.02, 0.3)),
-        kinds=tuple(kinds), every_s=chance.choice((0.5, 2.0, 8.0)), heal_s=chance.uniform(20.0, 70.0), hostile=hostile,
+        kinds=tuple(kinds), every_s=chance.choice((0.5, 2.0, 8.0)), heal_s=chance.uniform(5.0, 60.0), hostile=hostile,
+        seconds_per_sample=chance.choice((0.03, 0.12, 0.6, 1.5)),
     )  # fmt: skip

@@ -326,10 +326,10 @@ class Witness:
             for row in ledger.rounds():
                 self._each_once(ledger.slices(row.round), ledger.contributions(row.round, "accepted"), row)
             for joules in ledger.energy():
-                known = joules.total_uj is not None
+                unknown = bool(joules.flags & wire.ENERGY_FLAGS["unknown"])
                 self.check(
-                    known == (not joules.flags & wire.ENERGY_FLAGS["unknown"]) or joules.board == self._plan.hostile,
-                    f"P6 joules: board {joules.board}, round {joules.round}: {joules.total_uj} uJ, flags {joules.flags}",
+                    (joules.total_uj is None) == unknown or joules.board == self._plan.hostile,
+                    f"P6 joules: {joules.total_uj} uJ of board {joules.board}, with flags {joules.flags}",
                 )
             model, sha = checkpoint.load(checkpoint.path(folder, self._plan.rounds), self._task.manifest)
             self.check(sha == self._closed[self._plan.rounds] == truth.sha(model), "P3 model: the last one is another")
