@@ -37,6 +37,7 @@ class ChaosBoard(SimulatedBoard):
         self._ranges: tuple[Range, ...] = ()
         self._from = b""  # the model that the work in hand began from
         self.is_working = 0  # the lease that the trainer works on
+        self._has_trainer = False
         self.hangs = self.absurd = self.disk_full = self.lies = self.flips = False
         self.windows: list[int] = []  # energy windows that this life of its agent has opened
         self.measured: dict[str, list[int | None]] = {}  # by update: what its meter said
@@ -84,7 +85,7 @@ class ChaosBoard(SimulatedBoard):
         """Let the trainer die."""
         if self.alive and self._load is not None:
             self._end_work()
-            self.hangs = False
+            self.hangs, self._has_trainer = False, False
             self._awake(lambda: self.step(m.TrainerGone("killed")))
 
     def hang_trainer(self) -> None:
@@ -151,10 +152,12 @@ class ChaosBoard(SimulatedBoard):
 
     def _load_trainer(self, action: m.StartTrainer) -> None:
         self._end_work()
-        self.hangs = False
+        self.hangs, self._has_trainer = False, True
         super()._start_trainer(action)
 
     def _begin_work(self, action: m.StartWork) -> None:
+        if not self._has_trainer:  # its agent is about to hear of that
+            return
         self._ranges, self._from, self.is_working = action.ranges, bytes(self._base), action.lease
         super()._start_work(action)
 

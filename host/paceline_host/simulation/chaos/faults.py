@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paceline_host.simulation.chaos.world import World
 
 POINTS = 60  # a host that is to die does so within so many points
+MESSAGES = 12  # a connection that is to end does so within fewer
 AGAIN_S = 15.0  # within which what has ended is started again
 WHILE_S = 20.0  # that something lasts at most: two patiences and a half
 LONG_AGO_NS = 86_400 * 10**9
@@ -24,14 +25,18 @@ FAR_AHEAD_NS = 4_000_000_000 * 10**9
 
 def _cut(world: World, chance: Random) -> str:
     board = chance.choice(world.boards)
-    board.wire.cut(known=True)
-    return board.name
+    return _ended(board, chance, known=True)
 
 
 def _half_open(world: World, chance: Random) -> str:
     board = chance.choice(world.boards)
-    board.wire.cut(known=False)
-    return board.name
+    return _ended(board, chance, known=False)
+
+
+def _ended(board: ChaosBoard, chance: Random, *, known: bool) -> str:
+    after = chance.randrange(MESSAGES)
+    board.wire.cut(known=known, after=after)
+    return f"{board.name}, in the midst of {after} messages" if after else board.name
 
 
 def _partition(world: World, chance: Random) -> str:
@@ -202,6 +207,8 @@ def heal(world: World) -> None:
         board.change(lambda model: setattr(model, "slow", 1.0))
         board.change(lambda model: setattr(model, "metered", True))
         board.thaw()
+        if board.hangs:  # else its end is that of its lease, which may be long
+            board.lose_trainer()
         if not board.alive:
             board.start()
     if world.host is not None:

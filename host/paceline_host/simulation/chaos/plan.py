@@ -86,5 +86,5 @@ def drawn(seed: int) -> Plan:
         model_bytes=chance.choice(MODELS), speeds=tuple(chance.uniform(0.4, 4.0) for _ in range(boards)),
         bytes_per_s=chance.choice((50e3, 400e3, 10e6)), latency_s=chance.choice((0.0005, 0.02, 0.3)),
         kinds=tuple(kinds), every_s=chance.choice((0.5, 2.0, 8.0)), heal_s=chance.uniform(5.0, 60.0), hostile=hostile,
-        seconds_per_sample=chance.choice((0.03, 0.12, 0.6, 1.5)),
+        seconds_per_sample=chance.choice((0.03, 0.3, 1.0, 3.0)),
     )  # fmt: skip

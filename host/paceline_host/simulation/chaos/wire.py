@@ -34,6 +34,7 @@ class Wire:
         self.host_listens = False
         self._is_open = False
         self._opens_s = 0.0
+        self._cut_after, self._cut_known = 0, False
         self._outbox: list[tuple[bytes, Bytes]] = []
         self._dead: set[int] = set()  # connections that the host knows to have ended
         self._late: dict[int, float] = {}  # of ended connections whose messages still come: when
@@ -71,6 +72,10 @@ class Wire:
         free_s = max(now_s, self._free[way]) + (len(header) + len(payload)) * self.slow / model.bytes_per_s
         self._free[way] = free_s = max(free_s, self._blocked[way])  # TCP sends it again once there is a way
         self._clock.at(free_s + model.latency_s, arrive)
+        if self._cut_after:
+            self._cut_after -= 1
+            if not self._cut_after:
+                self._clock.later(model.latency_s / 2, lambda: self.cut(known=self._cut_known))
 
     def _to_host(self, route: int, header: bytes, payload: Bytes) -> None:
         if not self.host_listens:
@@ -91,9 +96,11 @@ class Wire:
         self._outbox.clear()
         self._end(known=True, away_s=0.01)
 
-    def cut(self, *, known: bool) -> None:
-        """The connection ends under both; the board's socket connects again."""
-        if self._is_open:
+    def cut(self, *, known: bool, after: int = 0) -> None:
+        """The connection ends under both, in the midst of so many messages more; the board's socket connects again."""
+        if after:
+            self._cut_after, self._cut_known = after, known
+        elif self._is_open:
             self._end(known, self._chance.uniform(*AGAIN_S))
 
     def block(self, ways: tuple[str, ...], seconds: float) -> None:
@@ -103,7 +110,7 @@ class Wire:
 
     def heal(self) -> None:
         """Let everything pass from now on; what TCP holds back comes when it is sent again."""
-        self.slow = 1.0
+        self.slow, self._cut_after = 1.0, 0
         for way in (UP, DOWN):
             self._blocked[way] = 0.0
             self._free[way] = min(self._free[way], self._clock.now_s + 1.0)

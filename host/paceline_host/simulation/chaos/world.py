@@ -37,8 +37,7 @@ from paceline_host.simulation.models import BoardModel
 CHUNK_BYTES = w.CHUNK_FLOOR
 CREDIT_BYTES = 2 * w.CHUNK_FLOOR
 SETTLED = 7.0  # patiences after the last fault, from which on nothing may be lost any more
-BOUND = 60.0  # patiences after the last fault, within which the run must have finished
-POINTS = 60  # a host that is to die does so within so many points
+BOUND = 60.0  # patiences after the last fault, and rounds of the slowest board alone, in which the run must finish
 
 
 @dataclass
@@ -121,7 +120,8 @@ class World:
                 clock.later(self.chance.expovariate(1 / plan.every_s), self._fault)
                 clock.at(plan.heal_s, self._heal)
                 clock.at(plan.heal_s + SETTLED * plan.patience_s, self._settled)
-                clock.run(lambda: self.is_over, plan.heal_s + BOUND * plan.patience_s)
+                alone_s = plan.budget * plan.seconds_per_sample / min(plan.speeds)
+                clock.run(lambda: self.is_over, plan.heal_s + BOUND * plan.patience_s + 2 * plan.rounds * alone_s)
                 self.witness.finished(self.disk.folder)
         except Broken as broken:
             self.verdict.broken = str(broken)
