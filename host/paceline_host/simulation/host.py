@@ -118,7 +118,7 @@ class SimulatedHost:
             self._watch.planned(self.machine.round)
 
     def _hear(self, board: str, route: int, header: bytes, payload: memoryview | bytes) -> None:
-        heard = self.peers.hear(board, header, self._clock.now_s)
+        heard = self.peers.hear(board, header, self._clock.now_s, route)
         index = self._index[board]
         if heard.closed and not heard.opened:
             self._step(m.Gone(index, heard.closed))
