@@ -18,6 +18,7 @@ from paceline_host.simulation.line import Line, LinkModel
 from paceline_host.simulation.models import BoardModel
 
 ABSURD = 1000
+SERVICE_S = 5.0  # after which an agent that has ended by itself is started again
 METER_S = (0.0, 0.005, 0.1, 0.5)  # after the end of work
 
 
@@ -80,6 +81,11 @@ class ChaosBoard(SimulatedBoard):
         """Go on now."""
         self._awake_s = min(self._awake_s, self.clock.now_s)
         self._thaw()
+
+    def _gives_up(self, action: m.Exit) -> None:
+        """End as the host has told it to; its service starts it again."""
+        super()._exit(action)
+        self.clock.later(SERVICE_S, lambda: None if self.alive else self.start())
 
     def lose_trainer(self) -> None:
         """Let the trainer die."""
@@ -216,4 +222,5 @@ class ChaosBoard(SimulatedBoard):
     _ACTIONS: dict[type[object], Callable[..., None]] = {
         **SimulatedBoard._ACTIONS, m.Send: _out, m.StartTrainer: _load_trainer, m.StartWork: _begin_work,
         m.StopWork: _cancel, m.KillTrainer: _kill, m.Keep: _put_by, m.OpenWindow: _open, m.Measure: _meter,
+        m.Exit: _gives_up,
     }  # fmt: skip
