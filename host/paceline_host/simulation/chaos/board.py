@@ -39,9 +39,11 @@ class ChaosBoard(SimulatedBoard):
         self._from = b""  # the model that the work in hand began from
         self.is_working = 0  # the lease that the trainer works on
         self._has_trainer = False
+        self._depth = 0  # of events that follow from events
         self.hangs = self.absurd = self.disk_full = self.lies = self.flips = False
         self.windows: list[int] = []  # energy windows that this life of its agent has opened
         self.measured: dict[str, list[int | None]] = {}  # by update: what its meter said
+        self.on_hear: Callable[[ChaosBoard, bytes], None] = lambda board, header: None
         self.on_step: Callable[[ChaosBoard], None] = lambda board: None
         self.say: Callable[[bytes, Bytes], None] = lambda header, payload: self.wire.say(header, payload)
 
@@ -129,12 +131,18 @@ class ChaosBoard(SimulatedBoard):
             flipped = bytearray(payload)
             flipped[self._chance.randrange(len(flipped))] ^= 1 << self._chance.randrange(8)
             payload = bytes(flipped)
-        self._awake(lambda: super(ChaosBoard, self).hear(header, payload))
+        self._awake(lambda: self._take(header, payload))
+
+    def _take(self, header: bytes, payload: Bytes) -> None:
+        self.on_hear(self, header)
+        super().hear(header, payload)
 
     def step(self, event: m.Event) -> None:
         """Let the machine take an event, and whoever watches look."""
+        self._depth += 1
         super().step(event)
-        if self.alive:
+        self._depth -= 1
+        if self.alive and not self._depth:
             self.on_step(self)
 
     def _tick(self) -> None:

@@ -159,7 +159,7 @@ def _freeze_host(world: World, chance: Random) -> str:
 def _slow_disk(world: World, chance: Random) -> str:
     if world.host is None:
         return ""
-    host, host.commit_s = world.host, chance.uniform(0.05, 1.0)
+    host, host.commit_s = world.host, chance.uniform(0.05, 3.0)
     _later(world, chance, lambda: setattr(host, "commit_s", COMMIT_S))
     return f"commits take {host.commit_s:.2f} s"
 

@@ -70,6 +70,9 @@ class Ends(Protocol):
     def ended(self, finish: m.Finish) -> None:
         """The run is over."""
 
+    def said(self, board: int) -> None:
+        """The message that is being taken is given to the machine."""
+
     def stepped(self) -> None:
         """The machine has taken an event."""
 
@@ -200,6 +203,8 @@ class ChaosHost(SimulatedHost):
         self._ends.heard(self._index[board], route, header, holds=self._routes.get(board) == route)
 
     def _step(self, event: Any, payload: memoryview | bytes = b"") -> None:
+        if isinstance(event, m.Said):
+            self._ends.said(event.board)
         super()._step(event, payload)
         self._ends.stepped()
 

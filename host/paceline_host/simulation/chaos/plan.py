@@ -30,7 +30,7 @@ KINDS = {
     "kill-host": "the host is killed at a point that is drawn: between any two of its actions or writes",
     "power-host": "the host's machine loses power at such a point: only what was synced is kept, some of the rest torn",
     "freeze-host": "the host stands still for a while",
-    "slow-disk": "commits take up to a second for a while",
+    "slow-disk": "commits take up to three seconds for a while",
     "full-disk": "the host's disk is full for a while",
     "sync-fails": "a sync of the host's disk fails once",
     "clock-jump": "the host's wall clock jumps, to 1970 or far ahead, and the host is started again",

@@ -15,19 +15,19 @@ from paceline.tensors import Manifest
 from paceline.wire import Range
 from paceline_host.simulation.task import STEP, TrivialTask
 
-_HEAD = struct.Struct("<4f")  # these change, what lies behind is ballast
+_HEAD = struct.Struct("<2d")  # these change, what lies behind is ballast; sums of doubles depend on their order
 
 
 class ChaosTask(TrivialTask):
-    """A task of `nbytes`, in floats."""
+    """A task of `nbytes`, in doubles."""
 
     def __init__(self, samples: int, nbytes: int, reference_s: float) -> None:
         super().__init__(samples, reference_s)
-        self.manifest = Manifest.build([("weight", "float32", (nbytes // 4,), "parameter")])
+        self.manifest = Manifest.build([("weight", "float64", (nbytes // 8,), "parameter")])
         self.digest = self.manifest.digest()
 
     def initial(self) -> bytes:
-        return bytes(_HEAD.size) + struct.pack("<f", 1.5) * ((self.manifest.nbytes - _HEAD.size) // 4)
+        return bytes(_HEAD.size) + struct.pack("<d", 1.5) * ((self.manifest.nbytes - _HEAD.size) // 8)
 
 
 def sha(data: bytes | bytearray | memoryview) -> str:
@@ -50,7 +50,7 @@ def update(base: bytes | bytearray, ranges: Sequence[Range], batch: int) -> byte
 
 def mean(base: bytes, updates: Sequence[tuple[int, bytes]]) -> bytes:
     """Return the next model from (samples, update) in slice order; the ballast of all is the base's."""
-    total = [0.0] * 4
+    total = [0.0] * 2
     for samples, one in updates:
         total = [old + number * samples for old, number in zip(total, _HEAD.unpack_from(one), strict=True)]
     whole = sum(samples for samples, _ in updates)

@@ -109,11 +109,9 @@ class Wire:
             self._blocked[way] = self._clock.now_s + seconds
 
     def heal(self) -> None:
-        """Let everything pass from now on; what TCP holds back comes when it is sent again."""
+        """Let everything pass from now on; what TCP holds back comes when it is sent again, and the rest behind it."""
         self.slow, self._cut_after = 1.0, 0
-        for way in (UP, DOWN):
-            self._blocked[way] = 0.0
-            self._free[way] = min(self._free[way], self._clock.now_s + 1.0)
+        self._blocked = {UP: 0.0, DOWN: 0.0}
 
     def host(self, *, listens: bool) -> None:
         """The host has ended, or is there again."""

@@ -63,6 +63,8 @@ class Witness:
         self._closed: dict[int, str] = {}  # round -> hash of its model
         self._epoch = 0
         self._greets = False
+        self._speaks: wire.Message | None = None
+        self._until_s: dict[int, float] = {}  # by board, when the lease ends that it was told of, at the latest
         self._ends: Counter[tuple[int, int]] = Counter()  # by board and life of its agent: how often it heard END
 
     def check(self, holds: bool, text: str) -> None:
@@ -100,15 +102,29 @@ class Witness:
 
     def hears(self, board: int, header: bytes) -> None:
         """The host is taking a message."""
-        self._greets = False
+        self._greets, self._speaks = False, None
         try:
-            message = wire.decode(header, wire.FROM_AGENT)
+            message = self._speaks = wire.decode(header, wire.FROM_AGENT)
         except RemoteProtocolError:
             return
         if isinstance(message, wire.Hello) and not self._is_older(message.session, self._nonces.get(board, 0)):
             self._greets = True
             self._nonces[board] = message.session
             self._holds[board] = message.kept_round, message.kept_slice
+
+    def said(self, board: int) -> None:
+        """It gives that message to the machine: is it of the present session and lease?"""
+        message = self._speaks
+        self.check(
+            message is not None and message.session == self._nonces.get(board),
+            f"L fencing: board {board} is heard in a session that another one has replaced",
+        )
+        lease = 0 if isinstance(message, wire.Ping | wire.Delivery) else getattr(message, "lease", 0)
+        grant = self._grants.get(lease)
+        self.check(
+            not lease or (grant is not None and grant.board == board and not grant.is_over),
+            f"L fencing: board {board} is heard under lease {lease}, which is over or another's",
+        )
 
     def heard(self, board: int, present: int | None, *, holds: bool) -> None:
         """It has. `present`: nonce of the board's session; `holds`: its answers go where that message came from."""
@@ -298,13 +314,24 @@ class Witness:
 
     # Boards ---------------------------------------------------------------------------------------------------------
 
+    def board_hears(self, board: ChaosBoard, header: bytes) -> None:
+        """A board takes a message: for how long does it hold its lease now, at most?"""
+        message, now_s, old_s = wire.decode(header, wire.FROM_HOST), board.clock.now_s, self._until_s.get(board.number)
+        assign = board.machine._assign
+        present = assign.lease if assign is not None else 0
+        if isinstance(message, wire.Assign) or (isinstance(message, wire.Pong) and message.lease == present):
+            self._until_s[board.number] = now_s + message.lease_s
+        elif isinstance(message, wire.Chunk | wire.Credit) and assign is not None and old_s is not None:
+            self._until_s[board.number] = max(old_s, now_s + max(assign.lease_s, self._plan.patience_s))
+
     def board_stepped(self, board: ChaosBoard) -> None:
         """A board's machine has taken an event."""
         assign, now_s = board.machine._assign, board.clock.now_s
         who = f"board {board.number}"
         if assign is not None:
+            end_s = self._until_s[board.number] + self._plan.patience_s * board.machine._offering
             self.check(
-                now_s <= board.machine._lease_end_s + SLACK_S or board.was_frozen,
+                now_s <= end_s + SLACK_S or board.was_frozen,
                 f"L lease: {who} goes on after the end of lease {assign.lease}",
             )
         if board.is_working and not board.hangs:

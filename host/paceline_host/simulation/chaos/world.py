@@ -89,7 +89,7 @@ class World:
                               self._to_host(board.name), board.hear)  # fmt: skip
         self.witness = Witness(plan, self.task, self.boards)
         for board in self.boards:
-            board.on_step = self.witness.board_stepped
+            board.on_step, board.on_hear = self.witness.board_stepped, self.witness.board_hears
         self.host: ChaosHost | None = None
         self.store: ChaosStore | None = None
         self.healed = False
@@ -276,6 +276,10 @@ class World:
     def hears(self, board: int, header: bytes) -> None:
         """See Ends."""
         self.witness.hears(board, header)
+
+    def said(self, board: int) -> None:
+        """See Ends."""
+        self.witness.said(board)
 
     def heard(self, board: int, route: int, header: bytes, *, holds: bool) -> None:
         """See Ends."""
