@@ -18,6 +18,7 @@ from pathlib import Path
 from paceline import wire
 from paceline.core import permutation
 from paceline.errors import RemoteProtocolError
+from paceline.session import is_older
 from paceline_host import checkpoint
 from paceline_host import machine as m
 from paceline_host.journal import JOURNAL, connect
@@ -107,7 +108,9 @@ class Witness:
             message = self._speaks = wire.decode(header, wire.FROM_AGENT)
         except RemoteProtocolError:
             return
-        if isinstance(message, wire.Hello) and not self._is_older(message.session, self._nonces.get(board, 0)):
+        if not isinstance(message, wire.Hello) or not message.proto_min <= wire.PROTOCOL <= message.proto_max:
+            return
+        if not is_older(message.session, self._nonces.get(board, 0)):
             self._greets = True
             self._nonces[board] = message.session
             self._holds[board] = message.kept_round, message.kept_slice
@@ -131,10 +134,6 @@ class Witness:
         if self._greets:
             nonce = self._nonces[board]
             self.check(present == nonce and holds, f"L handover: board {board} greets as {nonce:x}, and is not heard")
-
-    def _is_older(self, nonce: int, known: int) -> bool:
-        """Tell whether a session is an earlier one of the same life of an agent."""
-        return nonce >> 32 == known >> 32 and nonce < known
 
     def told(self, board: int, header: bytes) -> None:
         """The host tells a board something: is it so?"""
