@@ -224,8 +224,8 @@ def make_hostile(world: World, board: ChaosBoard) -> None:
     board.lies = "lie" in kinds
 
     def say(header: bytes, payload: Bytes) -> None:
-        kind = chance.choice(kinds)
-        if world.healed or chance.random() > 0.2:
+        kind = chance.choice(kinds) if kinds else ""
+        if world.healed or not kind or chance.random() > 0.2:
             honest(header, payload)
             return
         world.verdict.faults[kind] += 1

@@ -151,6 +151,9 @@ class Witness:
                 self._grants[message.lease].is_over = True
         elif isinstance(message, wire.Cancel) and message.lease in self._grants:
             self._grants[message.lease].is_over = True
+        elif isinstance(message, wire.Reject) and message.code == "fenced":
+            newest = self._nonces.get(board)
+            self.check(message.session != newest, f"L handover: board {board} is fenced in its newest session")
         elif isinstance(message, wire.RoundClosed):
             self._is_complete(message.round)
         elif isinstance(message, wire.Load) and message.counted:
