@@ -5,13 +5,14 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CMAKE  := $(BIN)/cmake --log-level=WARNING -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S .
 
-.PHONY: help demo test test-vm check venv lint types core core-sanitized architecture clean
+.PHONY: help demo test test-vm sim check venv lint types core core-sanitized architecture clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train on an emulated fleet of eleven boards, compare three ways to divide the samples"
 	@echo "make test    all checks and all tests"
 	@echo "make test-vm sensors on a real kernel in a virtual machine; the first time it fetches 225 MB into build/vm"
+	@echo "make sim     500 small runs in virtual time under faults that their seeds draw; says which seed breaks a promise"
 	@echo "make check   lint, formats, types, C warnings, import arrows, torch border"
 	@echo "make venv    only the set-up: .venv/ with everything at the versions of constraints.txt"
 	@echo "make clean   remove builds and caches; .venv/ and runs/ stay"
@@ -38,6 +39,11 @@ ARCH ?= x86_64
 test-vm: venv
 	PACELINE_VM_FETCH=1 PACELINE_VM_MACHINE=$(ARCH) $(BIN)/python -m pytest tests/vm
 	@$(BIN)/python -m tests.vm.joules
+
+# Prints each seed that breaks a promise, with the command that shows it again. FIRST=501: other seeds.
+FIRST ?= 1
+sim: venv
+	@seq $(FIRST) 50 $$(($(FIRST) + 499)) | xargs -P 2 -I{} sh -c '$(BIN)/paceline simulate --chaos {}-$$(({} + 49))'
 
 check: lint types core architecture
 

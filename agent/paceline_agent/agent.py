@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import os
 import secrets
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 from paceline import machine as m
 from paceline import wire
 from paceline.errors import KeyFileError, PacelineError, RemoteProtocolError, StorageError
+from paceline.session import LIFE_BITS
 from paceline.talk import Talk
 from paceline.version import VERSION
 from paceline_agent import channel
@@ -84,7 +86,8 @@ class Agent:
             self._shelf = Shelf(state_dir, self._talk.warning)
             life.callback(self._shelf.close)
             left = self._shelf.load(self._trainer.update_path)
-            self._machine = m.AgentMachine(identity, lambda: secrets.randbits(64) or 1, left)
+            sessions = itertools.count((1 + secrets.randbelow((1 << LIFE_BITS) - 1)) << LIFE_BITS)
+            self._machine = m.AgentMachine(identity, lambda: next(sessions), left)
             rhythm = f", {self._joules.rhythm}" if self._joules.rhythm else ""
             self._talk(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}{rhythm}")
             self._do(self._machine.restart(_now_s()))

@@ -86,6 +86,14 @@ NEXT: dict[State, dict[type[Message], State | None]] = {  # None: the state stay
 _LEASED = (Taken, Result, Chunk, Tensor, Credit, Commit, Cancel, Answer, Failed)
 
 
+LIFE_BITS = 32  # the upper bits of a nonce are drawn by each life of an agent, the lower ones count its sessions
+
+
+def is_older(nonce: int, other: int) -> bool:
+    """Tell whether a session is an earlier one of the same life of an agent."""
+    return nonce >> LIFE_BITS == other >> LIFE_BITS and nonce < other
+
+
 class StaleLease(RemoteProtocolError):
     """A message under a lease that is not the present one; it is dropped and counted, the session goes on."""
 

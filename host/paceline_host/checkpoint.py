@@ -50,7 +50,10 @@ def save(
     notes = {**(metadata or {}), "model_sha256": digest, "manifest_sha256": manifest.digest()}
     partial = path.with_name(f".{path.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+            if fsync:  # else a power cut may take the folder, with all that is synced in it
+                sync_folder(path.parent.parent)
         try:
             with partial.open("wb") as file:
                 _write(file, manifest, model, notes)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from paceline import allocate
 from paceline.errors import RemoteProtocolError
-from paceline.session import State
+from paceline.session import Session, State
 from paceline.transfer import Receiver, Sender
 from paceline.wire import (
     INLINE_BYTES,
@@ -115,6 +115,7 @@ class RoundMachine(Muster):
         self._open: dict[int, Slice] = {}  # slices of this round that are not accepted yet
         self._next_index = 0
         self._judging: dict[int, tuple[int, Lease]] = {}  # results in the store's hands; nothing may end these leases
+        self._unsure: list[tuple[int, Session, tuple[int, int]]] = []  # boards that came back with a judged result
         self._orphans: list[Slice] = []
         self._refusing = False  # the last failure was an update that was refused
         self._planned_s = 0.0
@@ -163,9 +164,18 @@ class RoundMachine(Muster):
     def _is_gone(self, index: int, reason: str, now_s: float) -> None:
         self._unload(index, "lost", reason, now_s)
 
-    def _is_counted(self, kept: tuple[int, int]) -> bool:
+    def _load(self, index: int, session: Session, kept: tuple[int, int]) -> None:
         judged = {(lease.slice.round, lease.slice.index) for _, lease in self._judging.values()}
-        return kept in self._counted or kept in judged
+        if kept in judged:  # whether it is on disk, the store is about to say
+            self._unsure.append((index, session, kept))
+        else:
+            super()._load(index, session, kept)
+
+    def _load_unsure(self) -> None:
+        unsure, self._unsure = self._unsure, []
+        for index, session, kept in unsure:
+            if self.boards[index].session is session:
+                self._load(index, session, kept)
 
     def _hint(self) -> str:
         return "; has training diverged? a smaller learning_rate may help" if self._refusing else ""
@@ -480,6 +490,7 @@ class RoundMachine(Muster):
         _, lease = self._judging.pop(event.lease)
         result, commit = lease.result, lease.commit
         self._counted.add((lease.slice.round, lease.slice.index))
+        self._load_unsure()
         if result is None or commit is None or self.phase == "ending":
             return
         energy_j = None if commit.compute_uj is None else commit.compute_uj * 1e-6
@@ -497,6 +508,7 @@ class RoundMachine(Muster):
 
     def _refused(self, event: ResultRefused, now_s: float) -> None:
         _, lease = self._judging.pop(event.lease)
+        self._load_unsure()
         if self.phase == "ending":
             return
         if self.boards[event.board].lease is lease:

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from paceline.errors import RemoteProtocolError
+from paceline.session import Session
 from paceline.transfer import Rate
 from paceline.wire import Answer, Begin, End, Energy, Load, Message, Ready, Reject, RoundClosed, clip
 from paceline_host import steps as s
@@ -105,7 +106,7 @@ class Muster:
         self._gone(s.Gone(index, "a new session replaced it"), now_s)
 
     def _is_counted(self, kept: tuple[int, int]) -> bool:
-        """Tell whether the result of (round, slice) is on disk, or will be."""
+        """Tell whether the result of (round, slice) is on disk."""
         return kept in self._counted
 
     def _hint(self) -> str:
@@ -154,11 +155,14 @@ class Muster:
         board.chunk_bytes = min(facts.chunk_bytes, event.chunk_max)
         board.rate_in, board.rate_out = Rate(), Rate()
         board.since_s, board.departed = now_s, False
-        counted = self._is_counted(kept)
-        options, idle = self._load_options(event.board), facts.idle_baseline and self.round == 0
+        self._load(event.board, event.session, kept)
+
+    def _load(self, index: int, session: Session, kept: tuple[int, int]) -> None:
+        """Let a board prepare for the run, and tell it whether the result that it kept is on disk."""
+        facts, counted = self.facts, self._is_counted(kept)
+        options, idle = self._load_options(index), facts.idle_baseline and self.round == 0
         self._send(
-            event.board,
-            Load(event.session.nonce, facts.run, facts.regime, facts.task, options, facts.seed, counted, idle),
+            index, Load(session.nonce, facts.run, facts.regime, facts.task, options, facts.seed, counted, idle)
         )
 
     def _ready(self, index: int, message: Ready, now_s: float) -> None:

@@ -2,19 +2,23 @@
 """The sessions of all boards. Pure: frames in, messages and answers out; knows no run, socket or clock.
 
 Sessions outlive runs. The newest life of a board wins: whoever speaks for an older one is told FENCED and changes
-nothing.
+nothing. A session goes on over another connection only where what was under way can't matter: by naming its lease a
+board shows that it has heard all that came before that; else it greets anew, for what is lost is told by nobody.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from paceline import wire
 from paceline.errors import RemoteProtocolError
 from paceline.quick import quicken
-from paceline.session import Fenced, Session, StaleLease
+from paceline.session import Fenced, Session, StaleLease, is_older
 from paceline.wire import Answer, Bye, Commit, Delivery, Hello, Message, Reject, Welcome
+
+LEFT = 8  # connections that a session has left are known for so long: what comes over them comes too late
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Peer:
 
     session: Session
     hello: Hello
+    route: Hashable  # its connection
+    left: deque[Hashable] = field(default_factory=lambda: deque(maxlen=LEFT))  # those that it has left
 
 
 class Peers:
@@ -61,19 +67,35 @@ class Peers:
         self._peers: dict[str, Peer] = {}
         self.dropped: Counter[str] = Counter()
 
-    def hear(self, board: str, header: bytes | memoryview, now_s: float) -> Heard:
-        """Take an authenticated board's header. Never raises: bad ones are dropped and counted."""
+    def hear(self, board: str, header: bytes | memoryview, now_s: float, route: Hashable = None) -> Heard:
+        """Take an authenticated board's header, which came over the connection `route`.
+
+        Never raises: bad ones are dropped and counted.
+        """
         try:
             message = wire.decode(header, wire.FROM_AGENT)
         except RemoteProtocolError as error:
             self.dropped["malformed"] += 1
             return Heard(warning=f"{board} sent a malformed message, dropped: {error}", current=False)
         if isinstance(message, Hello):
-            return self._hello(board, message, now_s)
+            return self._hello(board, message, now_s, route)
         peer = self._peers.get(board)
         if peer is None:
             self.dropped["no-session"] += 1
             return Heard(answer=_reject(message, "session", "say hello first"), current=True)
+        if is_older(peer.session.nonce, message.session):  # its own hello came late, over a connection that it has left
+            return Heard(answer=_reject(message, "session", "say hello first"), current=False)
+        if message.session == peer.session.nonce and route != peer.route:
+            if route in peer.left:
+                self.dropped["late"] += 1
+                return Heard(current=False)
+            if getattr(message, "lease", 0) != peer.session.lease or not peer.session.lease:
+                del self._peers[board]
+                self.dropped["new-connection"] += 1
+                text = "the connection is another one, and what was under way may be lost; say hello"
+                return Heard(answer=_reject(message, "session", text), closed="its connection was made anew")
+            peer.left.append(peer.route)
+            peer.route = route
         try:
             peer.session.accept(message, now_s)
         except StaleLease as error:
@@ -128,7 +150,7 @@ class Peers:
         """Return when the next board would count as silent."""
         return min((p.session.silent_at_s for p in self._peers.values()), default=float("inf"))
 
-    def _hello(self, board: str, hello: Hello, now_s: float) -> Heard:
+    def _hello(self, board: str, hello: Hello, now_s: float, route: Hashable) -> Heard:
         if not hello.proto_min <= wire.PROTOCOL <= hello.proto_max:
             self.dropped["version"] += 1
             text = (
@@ -139,13 +161,16 @@ class Peers:
         old = self._peers.get(board)
         if old is not None and old.session.nonce == hello.session:
             return Heard()  # a repeat; the answer is on its way
+        if old is not None and is_older(hello.session, old.session.nonce):
+            self.dropped["late"] += 1
+            return Heard(current=False)
         warning = ""
         if old is not None and old.hello.machine != hello.machine:
             warning = f"{board}: another machine says hello with the same key; cloned board? the newest session wins"
         terms = self._terms
         session = Session(hello.session, is_host=True, patience_s=terms.patience_s, now_s=now_s)
         session.accept(hello, now_s)
-        self._peers[board] = Peer(session, hello)
+        self._peers[board] = Peer(session, hello, route)
         welcome = Welcome(
             hello.session, wire.PROTOCOL, terms.host_epoch, min(terms.chunk_bytes, hello.chunk_max),
             terms.credit_bytes, terms.heartbeat_s, terms.patience_s,

@@ -306,7 +306,7 @@ class Server:
 
     def _hear(self, arrival: Arrival) -> None:
         board = arrival.board
-        heard = self._peers.hear(board, arrival.header, time.monotonic())
+        heard = self._peers.hear(board, arrival.header, time.monotonic(), arrival.route)
         run = self._run
         if heard.warning:
             self._talk.warning(heard.warning, board=board, event="protocol")

@@ -43,6 +43,15 @@ def test_it_reads_back_bit_for_bit(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.safetensors"]
 
 
+def test_a_new_folder_of_checkpoints_is_synced_into_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[Path, bool]] = []
+    path = tmp_path / "checkpoints" / "a.safetensors"
+    monkeypatch.setattr(checkpoint, "sync_folder", lambda folder: synced.append((folder, path.exists())))
+    for _ in range(2):
+        checkpoint.save(path, MANIFEST, model_of(MANIFEST, 1))
+    assert synced == [(tmp_path, False), (path.parent, True), (path.parent, True)]
+
+
 def test_the_librarys_own_reader_sees_the_same_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     model = bytearray(MANIFEST.nbytes)

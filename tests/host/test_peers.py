@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from tests.strategies import messages
 
 from paceline import wire
-from paceline.session import State
+from paceline.session import LIFE_BITS, State
 from paceline.wire import (
     Answer,
+    Assign,
     Bye,
     Commit,
     Delivery,
@@ -28,6 +29,7 @@ from paceline.wire import (
 )
 from paceline_host.peers import Heard, Peers, Terms
 
+LIFE = 1 << LIFE_BITS
 TERMS = Terms(host_epoch=4, chunk_bytes=1 << 18, credit_bytes=1 << 20, heartbeat_s=2.0, patience_s=30.0)
 
 
@@ -38,9 +40,9 @@ def hello(nonce: int, machine: str = "m", **changes: object) -> Hello:
     return Hello(nonce, machine=machine, **{**values, **kept, **changes})  # type: ignore[arg-type]
 
 
-def hear(peers: Peers, message: Message, board: str = "pi", now_s: float = 0.0) -> Heard:
-    """Let a board say something."""
-    return peers.hear(board, wire.encode(message), now_s)
+def hear(peers: Peers, message: Message, board: str = "pi", now_s: float = 0.0, route: int = 0) -> Heard:
+    """Let a board say something, over a connection."""
+    return peers.hear(board, wire.encode(message), now_s, route)
 
 
 def answered(heard: Heard) -> Message:
@@ -110,6 +112,50 @@ def test_the_newest_session_wins_and_the_older_one_is_told_so() -> None:
     assert session is not None
     assert (session.nonce, session.heard_s) == (8, 1.0), "the old life is no sign of life of the new one"
     assert hear(peers, Ping(8, 0, 0), now_s=3.0).message == Ping(8, 0, 0)
+
+
+def test_a_hello_that_comes_late_is_older_than_the_session_that_its_agent_has_opened_since() -> None:
+    peers = greeted(LIFE + 2)
+    late = hear(peers, hello(LIFE + 1), route=1)
+    assert (late.opened, late.answer, late.current, peers.dropped["late"]) == (False, None, False, 1)
+    assert hear(peers, Ping(LIFE + 2, 0, 0)).message == Ping(LIFE + 2, 0, 0)
+    assert hear(peers, hello(LIFE + 3)).opened
+    assert hear(peers, hello(2 * LIFE + 1)).opened, "another life of the agent; numbers of two lives say nothing"
+
+
+def test_a_board_whose_own_late_hello_was_believed_is_not_called_a_stranger() -> None:
+    peers = greeted(LIFE + 2)
+    peers.forget("pi")
+    hear(peers, hello(LIFE + 1), route=1)
+    heard = hear(peers, Ping(LIFE + 2, 0, 0))
+    answer = answered(heard)
+    assert isinstance(answer, Reject)
+    assert (answer.code, heard.current) == ("session", False)
+    assert hear(peers, hello(LIFE + 3)).opened
+
+
+def test_on_a_new_connection_a_board_greets_anew_as_messages_may_be_lost() -> None:
+    peers = greeted(7)
+    heard = hear(peers, Ping(7, 0, 0), route=1)
+    answer = answered(heard)
+    assert isinstance(answer, Reject)
+    assert (answer.code, heard.closed, heard.current, heard.message) == (
+        "session", "its connection was made anew", True, None,
+    )  # fmt: skip
+    assert peers.session("pi") is None
+    assert hear(peers, hello(8), route=1).opened
+
+
+def test_a_board_that_names_its_lease_on_a_new_connection_has_missed_nothing_and_goes_on() -> None:
+    peers = greeted(7)
+    peers.encode("pi", Load(7, "run", "pma", "linear", "{}", 1, False, True), 0.0)
+    hear(peers, Ready(7, "run", "manifest", 16, 20, "linear", 9, "modelled", True))
+    peers.encode("pi", Assign(7, "run", 1, 0, 0, 5, 120.0, 4, ((0, 0, 4),), "a" * 64, 0), 0.0)
+    assert hear(peers, Ping(7, 5, 2), route=1).message == Ping(7, 5, 2)
+    late = hear(peers, Taken(7, 5), route=0)
+    assert (late.message, late.current, peers.dropped["late"]) == (None, False, 1), "what it said before comes too late"
+    assert hear(peers, Taken(7, 5), route=1).message == Taken(7, 5)
+    assert hear(peers, Ping(7, 4, 2), route=2).closed, "of the lease that it has it has not heard"
 
 
 def test_another_machine_with_the_same_key_is_called_a_clone() -> None:

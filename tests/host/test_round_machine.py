@@ -89,14 +89,14 @@ class Script:
         self.now_s += seconds
         self.step(rm.Tick())
 
-    def connect(self, board: int, chunk_max: int = 1 << 20) -> None:
-        """Let a board open a session."""
+    def connect(self, board: int, chunk_max: int = 1 << 20, kept: tuple[str, int, int] = ("", 0, 0)) -> None:
+        """Let a board open a session; `kept`: the finished result that it holds."""
         self._nonce += 1
         session = Session(self._nonce, is_host=True, patience_s=30.0, now_s=self.now_s)
         session.accept(Hello(self._nonce, 1, 1, "0.1.0", "m", chunk_max, 9, "", 0, 0), self.now_s)
         session.send(Welcome(self._nonce, 1, 1, 1 << 15, 1 << 16, 2.0, 30.0), self.now_s)
         self.sessions[board] = session
-        self.step(rm.Connected(board, session, chunk_max=chunk_max))
+        self.step(rm.Connected(board, session, chunk_max=chunk_max, kept=kept))
 
     def lose(self, board: int, reason: str = "no sign of life") -> None:
         """Let a board's session end."""
@@ -305,6 +305,21 @@ def test_accepted_is_said_only_after_the_result_is_on_disk() -> None:
     nonce, lease = script.sessions[0].nonce, script.assignment(0).lease
     assert script.last(0, Answer) == Answer(nonce, lease, "accepted", "", round(HOLD_S * 1e6))
     assert script.planner.observed == [(0, 0.008, 0.005, 8)]
+
+
+def test_a_board_that_comes_back_while_its_result_is_judged_hears_whether_it_counts_only_once_that_is_known() -> None:
+    for refused in (False, True):
+        script = Script().begin()
+        script.work(0)
+        script.lose(0)
+        script.connect(0, kept=("run", 1, 0))
+        assert type(script.said[0][-1]) is not Load
+        lease = script.assignment(0).lease
+        script.step(rm.ResultRefused(0, lease, "damaged") if refused else rm.ResultStored(0, lease))
+        load = script.last(0, Load)
+        assert isinstance(load, Load)
+        assert (load.session, load.counted) == (script.sessions[0].nonce, not refused)
+        script.ready(0)
 
 
 def test_what_no_board_acts_on_goes_along_with_what_it_is_told_next_and_says_how_long_ago_it_was() -> None:

@@ -43,6 +43,7 @@ def add(program: Program) -> None:
             ("paceline simulate mine.toml --json", "a file with keys such as rounds and tables [[fault]]"),
             ("paceline simulate --replay runs/demo-001/time --policies equal,time", "boards as a run measured them"),
             ("paceline simulate --boards 1000000 --controller-only --rounds 3", "no messages"),
+            ("paceline simulate --chaos 7", "does a run keep its promises under faults that seed 7 draws?"),
         ],
         exits=(3, 4, 9, 10),
     )
@@ -60,6 +61,9 @@ def add(program: Program) -> None:
     )
     parser.add_argument("--fault-rate", type=float, metavar="X", help="faults at random: chance of a board in a round")
     parser.add_argument("--replay", type=Path, metavar="RUN", help="boards cost what this run's folder says")
+    parser.add_argument(
+        "--chaos", metavar="SEED", help="a small run under faults of every kind, and a witness; 1-500: of many seeds"
+    )
     parser.add_argument("--controller-only", action="store_true", help="plans and reports, no protocol, no journal")
     parser.add_argument("--no-journal", action="store_true", help="keep nothing")
     parser.add_argument("--runs-dir", type=Path, metavar="FOLDER", help="where run folders are made (default: runs)")
@@ -68,6 +72,10 @@ def add(program: Program) -> None:
 
 
 def _simulate(arguments: argparse.Namespace, talk: Talk) -> int:
+    if arguments.chaos is not None:
+        from paceline_host.simulation.chaos.tell import chaos, seeds
+
+        return chaos(seeds(arguments.chaos), talk, as_json=arguments.json, quiet=arguments.quiet)
     from paceline_host.simulation.fleet import Fleet
     from paceline_host.simulation.results import table
 

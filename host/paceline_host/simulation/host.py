@@ -97,11 +97,15 @@ class SimulatedHost:
             self._step(m.Tick())
         if self._jobs:
             jobs, self._jobs = self._jobs, []
-            if events := self._store.do(jobs):
-                self._clock.later(COMMIT_S, lambda: self._told(events))
+            self._post(jobs)
         self._silent_s = self.peers.next_silence_s()
         self._due_s = self.machine.wake_s()
         self._timer.set(max(min(self._due_s, self._silent_s), self._free_s))
+
+    def _post(self, jobs: list[Job]) -> None:
+        """Let the store do a turn's jobs, as one commit."""
+        if events := self._store.do(jobs):
+            self._clock.later(COMMIT_S, lambda: self._told(events))
 
     def _told(self, events: Sequence[Any]) -> None:
         self._events.extend(events)
@@ -114,7 +118,7 @@ class SimulatedHost:
             self._watch.planned(self.machine.round)
 
     def _hear(self, board: str, route: int, header: bytes, payload: memoryview | bytes) -> None:
-        heard = self.peers.hear(board, header, self._clock.now_s)
+        heard = self.peers.hear(board, header, self._clock.now_s, route)
         index = self._index[board]
         if heard.closed and not heard.opened:
             self._step(m.Gone(index, heard.closed))
@@ -142,19 +146,32 @@ class SimulatedHost:
             if isinstance(action, m.Send):
                 self._send(action)
             elif isinstance(action, m.WriteUpload):
-                if action.offset == 0:
-                    self._uploads[action.board] = bytearray(action.part.size)
-                self._uploads[action.board][action.offset : action.offset + len(payload)] = payload
+                self._write(action, payload)
             else:
                 self._record(action)
 
     def _record(self, action: m.Action) -> None:
-        upload = self._uploads.pop(action.board) if isinstance(action, m.StoreResult) else None
+        upload = self._upload(action.board) if isinstance(action, m.StoreResult) else None
         self._watch.saw(action)
-        self._jobs.append(Job(action, self._clock.now_s, upload))
+        self._jobs.append(Job(action, self._run_s(), upload))
         if isinstance(action, m.Finish):
-            self._store.do(self._jobs)
-            self._jobs, self.finish = [], action
+            self._finish(action)
+
+    def _run_s(self) -> float:
+        """Return the instant by the journal's clock."""
+        return self._clock.now_s
+
+    def _write(self, action: m.WriteUpload, payload: memoryview | bytes) -> None:
+        if action.offset == 0:
+            self._uploads[action.board] = bytearray(action.part.size)
+        self._uploads[action.board][action.offset : action.offset + len(payload)] = payload
+
+    def _upload(self, board: int) -> bytearray | memoryview:
+        return self._uploads.pop(board)
+
+    def _finish(self, action: m.Finish) -> None:
+        self._store.do(self._jobs)
+        self._jobs, self.finish = [], action
 
     def _send(self, action: m.Send) -> None:
         name, message = self._names[action.board], action.message

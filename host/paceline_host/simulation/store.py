@@ -13,6 +13,7 @@ from typing import cast
 from paceline.tasks import Evaluation, Task
 from paceline_host import records
 from paceline_host.journal import Journal
+from paceline_host.recovery import Recovered
 from paceline_host.store import Job, Store, StoreEvent
 
 
@@ -20,9 +21,10 @@ class InlineStore(Store):
     """Does jobs when it is told to, and writes no time but virtual one. A context manager."""
 
     def __init__(
-        self, folder: Path, run: records.Run, boards: Sequence[records.Board], task: Task, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(folder, run, boards, task, clock, lambda: None)
+        self, folder: Path, run: records.Run, boards: Sequence[records.Board], task: Task, clock: Callable[[], float],
+        recovered: Recovered | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(folder, run, boards, task, clock, lambda: None, recovered)
 
     def do(self, jobs: Sequence[Job]) -> list[StoreEvent]:
         """Do a batch as one commit; return what it leads to."""
@@ -31,6 +33,8 @@ class InlineStore(Store):
 
     def __enter__(self) -> InlineStore:
         self._journal = self._opened()
+        if self._recovered is not None:
+            self._take_up(self._recovered)
         return self
 
     def __exit__(self, *_: object) -> None:
