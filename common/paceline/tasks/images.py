@@ -66,11 +66,8 @@ class Images:
 
     def __init__(self, name: str, options: MnistOptions, seed: int, data_dir: Path | None) -> None:
         self.name, self.options, self.seed = name, options, seed
-        data = open_dataset(name, data_dir)
-        self.train, self.test = data.train.head(options.train_samples), data.test.head(options.test_samples)
-        self.data_label = data.label
-        if (self.train.samples, self.test.samples) != (data.train.samples, data.test.samples):
-            self.data_label = f"{data.label}, the first {self.train.samples:,} + {self.test.samples:,}"
+        data = open_dataset(name, data_dir).head(options.train_samples, options.test_samples)
+        self.train, self.test, self.data_label = data.train, data.test, data.label
         self.classes = data.classes
         self.samples = self.train.samples
         self.reference_seconds_per_sample = options.reference_seconds_per_sample
