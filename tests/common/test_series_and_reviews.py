@@ -13,6 +13,7 @@ import pytest
 from paceline import data
 from paceline.data import reviews, series
 from paceline.errors import DataError
+from paceline_host.commands import program
 
 BEGIN = datetime(2019, 1, 1, tzinfo=UTC)
 
@@ -131,6 +132,20 @@ def test_a_folder_that_is_no_reviews_says_what_is_expected(tmp_path: Path) -> No
 def test_files_that_were_not_imported_say_how_to(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=rf"expected there: what `paceline data import {name} FROM --out FOLDER`"):
         data.open_dataset(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["era5", "imdb"])
+def test_the_command_imports_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (tmp_path / "mine.csv").write_text(csv_text(1400))
+    source = {"era5": tmp_path / "mine.csv", "imdb": acl(tmp_path / "aclImdb")}[name]
+    out = tmp_path / "new" / "folder"
+    assert program().run(["data", "import", name, str(source), "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{out}\n"
+    assert "own files in folder (" in said.err
+    assert data.open_dataset(name, out).source == "own"
+    assert program().run(["data", "import", name, str(tmp_path / "nowhere"), "--out", str(out)]) == 3
+    assert "nowhere" in capsys.readouterr().err
 
 
 # Real packages ------------------------------------------------------------------------------------------------------

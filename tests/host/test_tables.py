@@ -129,21 +129,25 @@ def made_of(tmp_path: Path, times: list[dict[str, Any]]) -> Figures:
 
 
 def test_a_figure_is_the_median_and_a_change_is_of_the_same_seed(tmp_path: Path) -> None:
-    made = made_of(tmp_path, [run_of(5.0), run_of(4.0), run_of(6.0)])
+    made = made_of(tmp_path, [run_of(5.0), run_of(4.0), run_of(7.5)])
     assert (made.finished, made.planned) == (3, 6)
     (row,) = made.rows
     equal, time = row.lines
-    assert time.figures["makespan"] == Spread(5.0, 4.0, 6.0, 3)
-    assert time.changes["makespan"] == Spread(-50.0, -60.0, pytest.approx(-40.0), 3)
+    assert time.figures["makespan"] == Spread(5.0, 4.0, 7.5, 3)
+    assert time.changes["makespan"] == Spread(-50.0, -60.0, -25.0, 3)
     assert time.figures["joules"] is time.changes["joules"] is equal.changes["makespan"] is None
     ((_, (finding,)),) = made.expectations
-    assert finding.verdict == SEEN
+    assert finding.verdict == OPEN  # one seed of three is above -30 %
+    assert made_of(tmp_path, [run_of(5.0), run_of(4.0)]).expectations[0][1][0].verdict == SEEN
 
 
 def test_no_change_is_stated_where_the_pace_was_not_held_or_work_differs(tmp_path: Path) -> None:
-    odd = [run_of(5.0, late=7.0), run_of(5.0, complete=False), run_of(5.0, samples=59)]
+    odd = [run_of(5.0, late=7.0, loss=2.0), run_of(5.0, complete=False, loss=2.0), run_of(5.0, samples=59, loss=2.0)]
     made = made_of(tmp_path, odd)
     assert made.rows[0].lines[1].changes["makespan"] is None
+    runs = {"equal": run_of(10.0, loss=4.0), "time": odd[0]}
+    assert change(runs, "time", "equal", "loss") == -50.0  # quality needs no pace
+    assert change({**runs, "time": odd[1]}, "time", "equal", "loss") is None
     assert made.rows[0].lines[1].late == 1
     assert made.expectations[0][1][0].verdict == OPEN
     page = markdown(made, "table")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of cells -> medians and ranges over seeds, and what became of each expectation. Pure: knows no file.
 
-A change is stated of a seed only where both runs did the same work to the end and held their declared pace.
+A change is stated of a seed only where both runs did the same work to the end and, but for quality, held their pace.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from paceline_host.tables.design import METRICS, Cell, Expectation, Table
 
 REFERENCE = "equal"
 POINTS = ("compute_cv", "forward_cv", "accuracy", "controller")  # percentages: their changes are differences
+QUALITY = ("accuracy", "loss")  # they do not depend on how long anything took
 Runs = Mapping[str, Mapping[str, Any]]  # of a cell, by policy
 
 
@@ -103,7 +104,8 @@ def change(runs: Runs, policy: str, against: str, metric: str) -> float | None:
     if policy == against or policy not in runs or against not in runs:
         return None
     one, other = runs[policy], runs[against]
-    fair = all(run["complete"] and not run["late"] for run in (one, other)) and one["samples"] == other["samples"]
+    paced = metric in QUALITY or not (one["late"] or other["late"])
+    fair = paced and one["complete"] and other["complete"] and one["samples"] == other["samples"]
     new, old = one[metric], other[metric]
     if not fair or new is None or old is None:
         return None

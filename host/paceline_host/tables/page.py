@@ -35,8 +35,8 @@ def markdown(made: Figures, name: str, *, picture: bool = True) -> str:
         f"# {table.title}", "",
         f"`{name}.toml`: {made.finished} of {made.planned} comparisons are finished, seeds "
         f"{', '.join(map(str, table.seeds))}. A figure is the median over seeds, in brackets its range. A change is "
-        "against `equal`, of seeds in which both runs held their declared pace; where there are fewer than all, their "
-        "number stands beside it.", "",
+        "against `equal`, of seeds in which both runs held their declared pace (accuracy and loss need none); where "
+        "there are fewer than all, their number stands beside it.", "",
     ]  # fmt: skip
     if picture:
         lines += [f"![Joules against makespan of each policy]({name}.png)", ""]
