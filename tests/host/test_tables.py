@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paceline.errors import SettingsError
+from paceline.errors import DamagedError, SettingsError
 from paceline_host.commands import program
 from paceline_host.plot_table import draw_table
 from paceline_host.studies.figures import NOT_SEEN, OPEN, SEEN
@@ -222,3 +222,13 @@ def test_what_an_interrupted_cell_left_is_run_anew(tmp_path: Path) -> None:
     record = run_cell(cell, tmp_path, Talk("test"), lambda stop: None)
     assert not (left / "half").exists()
     assert read_records(tmp_path, [cell]) == {cell.key(): json.loads(json.dumps(record))}
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"policies": {"equal": {"makespan": 1.0}}}', "[]"])
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    table, path = table_of(tmp_path)
+    cell = cells(table, path)[1]
+    (tmp_path / cell.key()).mkdir()
+    (tmp_path / cell.key() / "cell.json").write_text(text)
+    with pytest.raises(DamagedError, match=rf"{cell.key()}/cell.json: cannot be read .*; remove its folder"):
+        read_records(tmp_path, [cell])

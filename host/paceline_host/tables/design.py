@@ -21,7 +21,17 @@ from paceline_host.simulation.scenario import Scenario
 from paceline_host.studies.design import differ
 
 Metric = Literal[
-    "makespan", "later", "joules", "waiting", "compute_cv", "forward_cv", "slowest", "accuracy", "loss", "controller"
+    "makespan",
+    "predicted",
+    "later",
+    "joules",
+    "waiting",
+    "compute_cv",
+    "forward_cv",
+    "slowest",
+    "accuracy",
+    "loss",
+    "controller",
 ]
 METRICS = get_args(Metric)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of cells -> medians and ranges over seeds, and what became of each expectation. Pure: knows no file.
 
-A change is stated of a seed only where both runs did the same work to the end and, but for quality, held their pace.
+A change is stated of a seed only where both runs did the same work to the end and, of what takes time, in their pace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline_host.tables.design import METRICS, Cell, Expectation, Table
 
 REFERENCE = "equal"
 POINTS = ("compute_cv", "forward_cv", "accuracy", "controller")  # percentages: their changes are differences
-QUALITY = ("accuracy", "loss")  # they do not depend on how long anything took
+UNTIMED = ("accuracy", "loss", "predicted")  # they do not depend on how long anything took
 Runs = Mapping[str, Mapping[str, Any]]  # of a cell, by policy
 
 
@@ -104,7 +104,7 @@ def change(runs: Runs, policy: str, against: str, metric: str) -> float | None:
     if policy == against or policy not in runs or against not in runs:
         return None
     one, other = runs[policy], runs[against]
-    paced = metric in QUALITY or not (one["late"] or other["late"])
+    paced = metric in UNTIMED or not (one["late"] or other["late"])
     fair = paced and one["complete"] and other["complete"] and one["samples"] == other["samples"]
     new, old = one[metric], other[metric]
     if not fair or new is None or old is None:

@@ -14,6 +14,7 @@ from paceline_host.tables.figures import POINTS, Figures, Finding, Line, RowFigu
 
 HEADS = {  # metric: head of its column, digits
     "makespan": ("makespan s", 2),
+    "predicted": ("closed form s", 2),
     "later": ("a later round s", 3),
     "joules": ("joules", 1),
     "waiting": ("of them waiting", 1),
@@ -24,7 +25,7 @@ HEADS = {  # metric: head of its column, digits
     "loss": ("loss", 4),
     "controller": ("controller %", 4),
 }
-CHANGES = ("makespan", "joules")  # beside these stands the change against equal
+CHANGES = ("makespan", "predicted", "joules")  # beside these stands the change against equal
 FACTS = ("samples", "late", "complete", "joules_are", "loss_is", "data")
 
 
@@ -35,8 +36,10 @@ def markdown(made: Figures, name: str, *, picture: bool = True) -> str:
         f"# {table.title}", "",
         f"`{name}.toml`: {made.finished} of {made.planned} comparisons are finished, seeds "
         f"{', '.join(map(str, table.seeds))}. A figure is the median over seeds, in brackets its range. A change is "
-        "against `equal`, of seeds in which both runs held their declared pace (accuracy and loss need none); where "
-        "there are fewer than all, their number stands beside it.", "",
+        "against `equal`, of seeds in which both runs held their declared pace; accuracy, loss and closed form need "
+        "none. Where there are fewer than all, their number stands beside it. The closed form is the makespan that the "
+        "declared paces alone predict for the shares that were dealt.",
+        "",
     ]  # fmt: skip
     if picture:
         lines += [f"![Joules against makespan of each policy]({name}.png)", ""]
@@ -72,7 +75,11 @@ def _limits(one: Expectation) -> str:
 def _unit(one: Expectation) -> str:
     if one.metric in POINTS:
         return "points" if one.against else "%"
-    return "%" if one.against else {"makespan": "s", "later": "s", "joules": "J", "waiting": "J"}.get(one.metric, "")
+    return (
+        "%"
+        if one.against
+        else {"makespan": "s", "predicted": "s", "later": "s", "joules": "J", "waiting": "J"}.get(one.metric, "")
+    )
 
 
 def _found(one: Expectation, finding: Finding) -> str:

@@ -16,7 +16,7 @@ from paceline.errors import DamagedError, RunError, StorageError
 from paceline.talk import Talk
 from paceline_host.figures import RunFigures
 from paceline_host.simulation.results import Outcome
-from paceline_host.tables.design import Cell, as_plain
+from paceline_host.tables.design import METRICS, Cell, as_plain
 
 RECORD = "cell.json"
 Record = dict[str, Any]
@@ -28,10 +28,13 @@ def read_records(folder: Path, cells: Iterable[Cell]) -> dict[str, Record]:
     for cell in cells:
         path = folder / cell.key() / RECORD
         try:
-            found[cell.key()] = dict(json.loads(path.read_text(encoding="utf-8")))
+            record = dict(json.loads(path.read_text(encoding="utf-8")))
+            if any(metric not in run for run in record["policies"].values() for metric in METRICS):
+                raise ValueError("another version of paceline has made it")
+            found[cell.key()] = record
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{path}: cannot be read ({error}); remove its folder, and it is run anew") from None
     return found
 
@@ -98,8 +101,9 @@ def of_run(run: RunFigures) -> Record:
     waiting_j = joules.parts_j["wait"] if known and joules.parts_j is not None else None
     forward_cv, slowest = (ranks.forward_step_cv, ranks.slowest) if ranks is not None else (None, None)
     return {
-        "makespan": run.makespan_s, "later": run.makespan_median_s, "joules": joules.total_j if known else None,
-        "waiting": waiting_j, "compute_cv": _times(run.compute_cv, 100.0), "forward_cv": _times(forward_cv, 100.0),
+        "makespan": run.makespan_s, "predicted": run.predicted_s, "later": run.makespan_median_s,
+        "joules": joules.total_j if known else None, "waiting": waiting_j,
+        "compute_cv": _times(run.compute_cv, 100.0), "forward_cv": _times(forward_cv, 100.0),
         "slowest": slowest, "accuracy": _times(run.accuracy, 100.0), "loss": run.loss,
         "controller": _times(run.controller_fraction, 100.0), "samples": run.samples,
         "late": 100.0 * max(run.late.values(), default=0.0), "complete": run.complete and not run.resumed,
@@ -111,7 +115,8 @@ def of_outcome(one: Outcome) -> Record:
     """Return what a table needs of a simulated run."""
     parts = one.parts_j if not one.unknown else None
     return {
-        "makespan": one.makespan_s, "later": one.later_s, "joules": one.joules if not one.unknown else None,
+        "makespan": one.makespan_s, "predicted": None, "later": one.later_s,
+        "joules": one.joules if not one.unknown else None,
         "waiting": parts["wait"] if parts is not None else None, "compute_cv": _times(one.later_cv, 100.0),
         "forward_cv": None, "slowest": None, "accuracy": None, "loss": None, "controller": None,
         "samples": one.samples, "late": 0.0, "complete": one.state == "finished", "joules_are": "modelled",
