@@ -193,9 +193,10 @@ class Trainer:
     def _work(self, work: Work) -> None:
         if self._loaded is None or self._task is None or self._worker is None:
             raise RemoteProtocolError("WORK before LOAD")
-        quick = 0 < self._worker.update_bytes <= INLINE_BYTES  # it takes no time to write down
+        small = 0 < self._worker.update_bytes <= INLINE_BYTES  # it takes no time to write down
+        quick = small and self._loaded.regime == "pma"  # ranks and clients know no end of their own
         pace, reference_s = self._loaded.pace, self._task.reference_seconds_per_sample
-        brief = quick and self._loaded.regime == "pma" and self._sample_us * work.samples <= BRIEF_US
+        brief = quick and self._sample_us * work.samples <= BRIEF_US
         clock = WorkClock(self, work.lease, pace, reference_s, quick=quick, brief=brief, host=self._loaded.host)
         result = self._worker.work(work, self._model, self._update, clock)
         self._sample_us = clock.compute_us / max(1, clock.samples)

@@ -19,7 +19,11 @@ from paceline_host.peers import Peers, Terms
 from paceline_host.server import Server
 
 _IMAGES = ("torch", "numpy", "paceline.tasks.images")
-_PRELOAD = {"linear": ("paceline.tasks.linear",)}  # others: _IMAGES
+_PRELOAD = {  # others: _IMAGES
+    "linear": ("paceline.tasks.linear",),
+    "era5": ("torch", "numpy", "paceline.tasks.era5"),
+    "imdb": ("torch", "numpy", "paceline.tasks.imdb"),
+}
 
 # What DistributedDataParallel imports when the first is made: a second of a processor for each board.
 _RANKS = ("torch._dynamo", "paceline_agent.workers.ddp")

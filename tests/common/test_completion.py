@@ -37,7 +37,7 @@ COMPLETE = {
 }
 CASES = [
     ("paceline ru", {"run", "runs"}),
-    ("paceline data ", {"fetch", "partition"}),
+    ("paceline data ", {"fetch", "import", "partition"}),
     ("paceline data fetch --so", {"--source"}),
     ("paceline run --lo", {"--log-level", "--log-json"}),
     ("paceline run --log-level ", {"debug", "info", "warning", "error"}),

@@ -60,7 +60,7 @@ class DdpWorker:
     def warm_up(self, batch: int) -> None:
         self._trainable.initial_state()
         x, y = self._trainable.batch(self._some(min(batch, self.samples)), 0)
-        loss = torch.nn.functional.cross_entropy(self._trainable.flat.module(x), y)
+        loss = self._trainable.loss(self._trainable.flat.module(x), y)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
 
     def work(self, work: Work, model: memoryview, update: memoryview, clock: StepClock) -> memoryview | bytearray:
@@ -150,7 +150,7 @@ class DdpWorker:
         self._holds = True
         self._steps = plan["first"]
         del self._figures[3 * self._steps :]
-        group.wrap(trainable.flat.module)
+        group.wrap(trainable.flat.module, trainable.loss)
 
     def _train(self, plan: Mapping[str, Any]) -> bool:
         """Step to the round's end; False: the host has something to say."""

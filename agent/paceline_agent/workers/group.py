@@ -32,6 +32,8 @@ from paceline.torch.gradients import SampleMean
 
 SIOCGIFADDR = 0x8915
 
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and targets
+
 
 class Broken(Exception):
     """The group is no more. `blamed`: ranks whose fault it is, where that is known."""
@@ -52,6 +54,7 @@ class Group:
         self._world: Any = None  # torch's process group
         self._model: DistributedDataParallel | None = None
         self._mean: SampleMean | None = None
+        self._loss: Loss = cross_entropy
 
     def open(self) -> int:
         """Open the store on a port that is free at this address, and return it."""
@@ -112,8 +115,9 @@ class Group:
         self._try(lambda: dist.broadcast(buffer, src=0))
         return bytes(memoryview(buffer.numpy()))  # type: ignore[arg-type]
 
-    def wrap(self, module: nn.Module) -> None:
-        """Let the gradients of a module pass through the group."""
+    def wrap(self, module: nn.Module, loss: Loss = cross_entropy) -> None:
+        """Let the gradients of a module pass through the group; the loss is a mean over samples."""
+        self._loss = loss
         mean = SampleMean()
 
         def wrapped() -> None:
@@ -151,7 +155,7 @@ class Group:
         output = self._model(x)
         after_forward()
         forward_s = time.monotonic() - begin_s
-        loss = cross_entropy(output, y) if own else output.sum() * 0
+        loss = self._loss(output, y) if own else output.sum() * 0
         finite = bool(torch.isfinite(loss))
         self._try(loss.backward)
         if raised:

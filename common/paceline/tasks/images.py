@@ -24,6 +24,7 @@ from paceline.tasks.augment import augmented
 from paceline.tasks.flat import DTYPES, Flat, Optimiser, entries_of, manifest_of
 from paceline.tasks.mnist import PIXEL_MEAN, PIXEL_STD, Mnist
 from paceline.tasks.options import CifarOptions, FashionOptions, MnistOptions
+from paceline.tasks.whole import WholeLearner
 from paceline.tensors import Manifest
 
 EVALUATION_BATCH = 500
@@ -64,13 +65,12 @@ def cifar100(options: Mapping[str, object], seed: int, data_dir: Path | None) ->
 class Images:
     """The task; see paceline.tasks.Task and SplitTask."""
 
+    loss = staticmethod(cross_entropy)
+
     def __init__(self, name: str, options: MnistOptions, seed: int, data_dir: Path | None) -> None:
         self.name, self.options, self.seed = name, options, seed
-        data = open_dataset(name, data_dir)
-        self.train, self.test = data.train.head(options.train_samples), data.test.head(options.test_samples)
-        self.data_label = data.label
-        if (self.train.samples, self.test.samples) != (data.train.samples, data.test.samples):
-            self.data_label = f"{data.label}, the first {self.train.samples:,} + {self.test.samples:,}"
+        data = open_dataset(name, data_dir).head(options.train_samples, options.test_samples)
+        self.train, self.test, self.data_label = data.train, data.test, data.label
         self.classes = data.classes
         self.samples = self.train.samples
         self.reference_seconds_per_sample = options.reference_seconds_per_sample
@@ -166,26 +166,10 @@ class Images:
         return ImageLearner(self)
 
 
-class ImageLearner:
+class ImageLearner(WholeLearner):
     """A whole model in training; see paceline.tasks.Learner."""
 
     def __init__(self, task: Images) -> None:
         if task.options.augment:
             raise SettingsError(["task.augment: it is keyed by the epoch, which only split learning tells the model"])
-        self._task = task
-        self._flat = Flat(task.whole())
-        self._optimiser = task.optimiser(self._flat.weights)
-
-    def load(self, model: Buffer) -> None:
-        self._flat.load(model)
-        self._optimiser.reset()
-
-    def step(self, indices: Indices) -> None:
-        inputs, labels = self._task.batch(indices, 0)
-        self._flat.gradient.zero_()
-        loss = cross_entropy(self._flat.module(inputs), labels)  # mean over the samples
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
-        self._optimiser.step(self._flat.gradient)
-
-    def dump(self, out: bytearray | memoryview) -> None:
-        self._flat.dump(out)
+        super().__init__(task)

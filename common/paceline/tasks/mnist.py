@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
 from paceline.data import Dataset, open_dataset
-from paceline.tasks import Buffer, Evaluation, Indices, read_options
+from paceline.tasks import Buffer, Evaluation, Indices, networks, read_options
 from paceline.tasks.options import MnistOptions
 from paceline.tensors import Manifest, Role
 
@@ -31,7 +33,9 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam
 
 
 class Mnist:
-    """The task; see paceline.tasks.Task."""
+    """The task; see paceline.tasks.Task, and paceline.tasks.whole for what steps of a group need."""
+
+    loss = staticmethod(cross_entropy)
 
     def __init__(self, options: Mapping[str, object], seed: int, data_dir: Path | None) -> None:
         self.options = read_options(options, MnistOptions)
@@ -83,6 +87,16 @@ class Mnist:
                 loss += float(cross_entropy(logits, truth, reduction="sum"))
                 right += int((logits.argmax(1) == truth).sum())
         return Evaluation(len(labels), loss / len(labels), right / len(labels), "cross-entropy")
+
+    def whole(self) -> nn.Module:
+        """Return the model as a module of the manifest's layout, with weights of no meaning."""
+        return nn.Sequential(OrderedDict(networks.mlp((1, 1, self.widths[0]), CLASSES, self.options.hidden)))
+
+    def batch(self, indices: Indices, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs and labels of training samples."""
+        which = np.asarray(indices, dtype=np.int64)
+        train = self.data.train
+        return normalised(train.images()[which]), torch.from_numpy(train.labels()[which].astype(np.int64))
 
     def learner(self) -> MnistLearner:
         return MnistLearner(self)

@@ -7,18 +7,14 @@ Its state is what such training goes on from: model, optimiser memory and number
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import nn
 
 from paceline.errors import CoreError, SettingsError
-from paceline.tasks import Buffer, Indices, Task, networks
+from paceline.tasks import Buffer, Indices, Task
 from paceline.tasks.flat import Flat, Optimiser, as_tensor
-from paceline.tasks.images import Images
-from paceline.tasks.mnist import CLASSES, Mnist, normalised
+from paceline.tasks.whole import WholeTask
 
 _STEPS = struct.Struct("<Q")
 
@@ -28,8 +24,12 @@ class Trainable:
 
     def __init__(self, task: Task) -> None:
         """Raises SettingsError for a task whose model is no torch module."""
-        self._task = task
-        self.flat = Flat(_module(task))
+        if not hasattr(task, "whole"):
+            raise SettingsError(
+                ["task.name: its model is no torch module; regime ddp needs one, for instance mnist or cifar10"]
+            )
+        self._task = cast(WholeTask, task)
+        self.flat = Flat(self._task.whole())
         if self.flat.manifest.nbytes != task.manifest.nbytes:
             raise CoreError(f"the module has {self.flat.manifest.nbytes} bytes, the task {task.manifest.nbytes}")
         options: Any = task.options  # type: ignore[attr-defined]
@@ -40,15 +40,13 @@ class Trainable:
         self._memory = self.optimiser.memory.view(torch.uint8).flatten()
         self.state_bytes = self.model_bytes + len(self._memory) + _STEPS.size
 
+    def loss(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the task's loss, its mean over these samples."""
+        return self._task.loss(output, y)
+
     def batch(self, indices: Indices, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and labels of training samples; augmentation is keyed by the epoch and the sample."""
-        task = self._task
-        if isinstance(task, Images):
-            return task.batch(indices, epoch)
-        assert isinstance(task, Mnist)
-        which = np.asarray(indices, dtype=np.int64)
-        train = task.data.train
-        return normalised(train.images()[which]), torch.from_numpy(train.labels()[which].astype(np.int64))
+        return self._task.batch(indices, epoch)
 
     def state(self) -> bytearray:
         """Return model, optimiser memory and steps."""
@@ -76,17 +74,6 @@ class Trainable:
         return self.state()
 
 
-def _module(task: Task) -> nn.Module:
-    if isinstance(task, Images):
-        return task.whole()
-    if isinstance(task, Mnist):
-        shape = (1, 1, task.widths[0])
-        return nn.Sequential(OrderedDict(networks.mlp(shape, CLASSES, task.options.hidden)))
-    raise SettingsError(
-        ["task.name: its model is no torch module; regime ddp needs one, for instance mnist or cifar10"]
-    )
-
-
 def step_of(trainable: Trainable, indices: Indices, moved: Buffer) -> tuple[float, float]:
     """Compare a model that moved from the initial one by its gradient with the gradient of the mean over samples.
 
@@ -99,6 +86,6 @@ def step_of(trainable: Trainable, indices: Indices, moved: Buffer) -> tuple[floa
     theirs = flat.weights - theirs
     x, y = trainable.batch(indices, 0)
     flat.gradient.zero_()
-    loss = torch.nn.functional.cross_entropy(flat.module(x), y)
+    loss = trainable.loss(flat.module(x), y)
     loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
     return float((theirs - flat.gradient).abs().max()), float(flat.gradient.abs().max())

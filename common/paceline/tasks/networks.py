@@ -168,7 +168,11 @@ def initialise(module: nn.Module, seed: int) -> None:
         for layer in module.modules():
             if isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
                 layer.reset_parameters()  # 1 and 0
-            if not isinstance(layer, nn.Linear | nn.Conv2d):
+            if isinstance(layer, nn.GRU):
+                bound = 1.0 / math.sqrt(layer.hidden_size)
+                for parameter in layer.parameters():
+                    parameter.uniform_(-bound, bound, generator=source)
+            if not isinstance(layer, nn.Linear | nn.Conv2d | nn.Embedding | nn.EmbeddingBag):
                 continue
             if isinstance(layer, ResidualConv2d):
                 spread = math.sqrt(2.0 / (layer.out_channels * math.prod(layer.kernel_size)))
@@ -176,7 +180,10 @@ def initialise(module: nn.Module, seed: int) -> None:
                 continue
             bound = 1.0 / math.sqrt(layer.weight[0].numel())
             layer.weight.uniform_(-bound, bound, generator=source)
-            if layer.bias is not None:
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                if layer.padding_idx is not None:
+                    layer.weight[layer.padding_idx] = 0.0
+            elif layer.bias is not None:
                 layer.bias.uniform_(-bound, bound, generator=source)
 
 

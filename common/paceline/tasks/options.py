@@ -60,10 +60,51 @@ class LinearOptions:
     reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.001  # declared, at speed 1.0
 
 
-OPTIONS: dict[str, type[MnistOptions] | type[LinearOptions]] = {
+@dataclass(frozen=True)
+class Era5Options:
+    """Options of [task] name = "era5": from the hours of a window to the temperature some hours after it."""
+
+    model: Literal["mlp", "gru"] = "mlp"
+    window: Annotated[int, Bounds(ge=1, le=720)] = 24  # hours that the model sees
+    ahead: Annotated[int, Bounds(ge=1, le=720)] = 6  # hours from the last of them to the one to foretell
+    hidden: Annotated[tuple[Width, ...], Bounds(ge=1, le=8)] = (64, 32)  # mlp: layers; gru: the first is its width
+    optimizer: Literal["sgd", "adam"] = "adam"
+    learning_rate: Annotated[float, Bounds(ge=0, le=100)] = 0.001
+    momentum: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # sgd only
+    batch: Annotated[int, Bounds(ge=1, le=65_536)] = 32  # samples of one optimiser step
+    reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.0005  # declared, at speed 1.0
+    train_hours: Annotated[int, Bounds(ge=0, lt=1 << 32)] = 0  # the first so many of the set; 0: all
+    test_hours: Annotated[int, Bounds(ge=0, lt=1 << 32)] = 0
+    precision: Literal["float32", "float64"] = "float32"  # float64: to compare with, slow
+
+
+@dataclass(frozen=True)
+class ImdbOptions:
+    """Options of [task] name = "imdb": is a review good or bad?"""
+
+    model: Literal["bag", "gru"] = "bag"  # bag: the mean of the words' vectors, in no order; gru: word by word, slow
+    vocabulary: Annotated[int, Bounds(ge=1, le=20_000)] = 10_000  # the most frequent words; others are one word
+    words: Annotated[int, Bounds(ge=1, le=400)] = 400  # of a review, its first ones
+    width: Annotated[int, Bounds(ge=1, le=1024)] = 32  # numbers that stand for a word
+    hidden: Width = 32  # gru only
+    optimizer: Literal["sgd", "adam"] = "adam"
+    learning_rate: Annotated[float, Bounds(ge=0, le=100)] = 0.003
+    momentum: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # sgd only
+    batch: Annotated[int, Bounds(ge=1, le=65_536)] = 32  # samples of one optimiser step
+    reference_seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.004  # declared, at speed 1.0
+    train_samples: Annotated[int, Bounds(ge=0, lt=1 << 32)] = 0  # the first so many of the set; 0: all
+    test_samples: Annotated[int, Bounds(ge=0, lt=1 << 32)] = 0
+    precision: Literal["float32", "float64"] = "float32"  # float64: to compare with, slow
+
+
+Options = MnistOptions | LinearOptions | Era5Options | ImdbOptions
+
+OPTIONS: dict[str, type[Options]] = {
     "mnist": MnistOptions,
     "linear": LinearOptions,
     "fashion-mnist": FashionOptions,
     "cifar10": CifarOptions,
     "cifar100": CifarOptions,
+    "era5": Era5Options,
+    "imdb": ImdbOptions,
 }

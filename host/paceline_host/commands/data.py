@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.commandline import Program
 from paceline.data.cache import NAMES
 from paceline.data.partitioning import METHODS, Partition
-from paceline.data.sources import KINDS
+from paceline.data.sources import IMPORTED, KINDS
 from paceline.errors import DataError, StorageError
 from paceline.talk import Talk
 
@@ -31,8 +31,9 @@ MANY_CLASSES = 20  # from which on a table says how many classes a client has, n
 
 def add(program: Program) -> None:
     """Register the group and its commands."""
-    program.group("data", "data sets: fetch, partition")
+    program.group("data", "data sets: fetch, import, partition")
     _add_fetch(program)
+    _add_import(program)
     _add_partition(program)
 
 
@@ -54,6 +55,24 @@ def _add_fetch(program: Program) -> None:
         "--source", default="", metavar="SOURCE", help="take it from this source only (see the error for their names)"
     )
     parser.add_argument("--json", action="store_true", help="print what was got as JSON")
+
+
+def _add_import(program: Program) -> None:
+    parser = program.command(
+        "data import",
+        _import,
+        "prepare files of your own that cannot be trained on as they are",
+        about=f"{'; '.join(f'{name}: {what}' for name, what in IMPORTED.items())}. What is made lies in FOLDER, which"
+        " [data] folder of an experiment and agent.toml then name. IDX and CIFAR files need no import.",
+        examples=[
+            ("paceline data import era5 point.csv --out era5-mine", "hourly, columns valid_time and t2m, and others"),
+            ("paceline data import imdb aclImdb --out imdb-mine", "the unpacked original"),
+        ],
+        exits=(3, 10),
+    )
+    parser.add_argument("name", metavar="NAME", choices=tuple(IMPORTED), help=", ".join(IMPORTED))
+    parser.add_argument("source", metavar="FROM", type=Path, help="file or folder")
+    parser.add_argument("--out", metavar="FOLDER", type=Path, required=True, help="where; it is made")
 
 
 def _add_partition(program: Program) -> None:
@@ -99,6 +118,20 @@ def _fetch(arguments: argparse.Namespace, talk: Talk) -> int:
     else:
         print(got.folder)
         talk.info(f"{got.label}: {got.train} + {got.test} samples, {got.bytes:,} bytes; {got.terms}")
+    return 0
+
+
+def _import(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline.data import open_dataset, reviews, series
+
+    out: Path = arguments.out
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        {"era5": series.from_file, "imdb": reviews.from_folder}[arguments.name](arguments.source, out)
+    except OSError as error:
+        raise StorageError(f"{out}: cannot be written: {error.strerror}") from None
+    talk.info(open_dataset(arguments.name, out).label)
+    print(out)
     return 0
 
 

@@ -31,7 +31,8 @@ def _method(name: str) -> None:
         raise ValueError(f"there is no method {name!r}; {did_you_mean(name, list(METHODS))}")
 
 
-def _differ(values: tuple[object, ...]) -> None:
+def differ(values: tuple[object, ...]) -> None:
+    """Raise ValueError for no value, or one that stands there twice."""
     if not values or len(set(values)) < len(values):
         raise ValueError("expected one or more values, each once")
 
@@ -54,10 +55,10 @@ class Model:
 class Grid:
     """Every combination of these is trained, once a seed. `central` has neither partition nor clients: once a batch."""
 
-    methods: Annotated[tuple[Method, ...], Check(_differ)]
-    partitions: Annotated[tuple[PartitionName, ...], Check(_differ)]
-    clients: Annotated[tuple[Count, ...], Check(_differ)]
-    batches: Annotated[tuple[Count, ...], Check(_differ)]
+    methods: Annotated[tuple[Method, ...], Check(differ)]
+    partitions: Annotated[tuple[PartitionName, ...], Check(differ)]
+    clients: Annotated[tuple[Count, ...], Check(differ)]
+    batches: Annotated[tuple[Count, ...], Check(differ)]
     models: tuple[str, ...] = ()  # empty: all
 
 
@@ -88,7 +89,7 @@ class Study:
 
     kind: Annotated[Literal["split"], Doc("what is trained: split is split learning in one process")]
     title: Annotated[str, Bounds(ge=1)]
-    seeds: Annotated[tuple[Annotated[int, Bounds(ge=0, lt=1 << 63)], ...], Check(_differ)]
+    seeds: Annotated[tuple[Annotated[int, Bounds(ge=0, lt=1 << 63)], ...], Check(differ)]
     epochs: Annotated[int, Bounds(ge=1, le=100_000)]
     task: dict[str, object]
     models: tuple[Model, ...]

@@ -21,12 +21,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def write(made: Figures, name: str, folder: Path, draw: Callable[[Path], object]) -> None:
+def write(page: str, table: str, name: str, folder: Path, draw: Callable[[Path], object]) -> None:
     """Write NAME.md, NAME.csv and NAME.png. Raises StorageError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.md").write_text(markdown(made, name), encoding="utf-8")
-        (folder / f"{name}.csv").write_text(as_csv(made), encoding="utf-8")
+        (folder / f"{name}.md").write_text(page, encoding="utf-8")
+        (folder / f"{name}.csv").write_text(table, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
     draw(folder / f"{name}.png")
