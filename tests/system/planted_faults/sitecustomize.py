@@ -32,8 +32,8 @@ class _Plant:
             plain(module)
             wrap = module.Group.wrap
 
-            def wrap_and_plant(self: Any, network: Any) -> None:
-                wrap(self, network)
+            def wrap_and_plant(self: Any, network: Any, *loss: Any) -> None:
+                wrap(self, network, *loss)
                 if len(self._names) == 3:
                     _plant(self._rank, network, module.dist)
 
