@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from paceline_host.journal import Journal
 from paceline_host.peers import Heard, Peers
 from paceline_host.reducer import Reducer
 from paceline_host.simulation.chaos import world
+from paceline_host.simulation.chaos.host import ChaosStore
 from paceline_host.simulation.chaos.plan import HOSTILE, KINDS, drawn
 from paceline_host.simulation.chaos.world import run
 
@@ -182,8 +184,8 @@ def a_damaged_base_is_trained_from(patch: Patch) -> None:
 def an_update_is_believed_unseen(patch: Patch) -> None:
     """The host does not compare an update with its hash."""
     sha = checkpoint.sha256
-    patch.setattr(world.ChaosStore, "_result", _trusting(world.ChaosStore._result, sha))
-    patch.setitem(world.ChaosStore._JOBS, rm.StoreResult, _trusting(world.ChaosStore._result, sha))
+    patch.setattr(ChaosStore, "_result", _trusting(ChaosStore._result, sha))
+    patch.setitem(ChaosStore._JOBS, rm.StoreResult, _trusting(ChaosStore._result, sha))
 
 
 def _trusting(result: Callable[..., Any], sha: Callable[..., str]) -> Callable[..., Any]:
@@ -218,8 +220,13 @@ def unknown_joules_are_none_at_all(patch: Patch) -> None:
 
 def a_host_is_numbered_by_its_clock(patch: Patch) -> None:
     """The number of a host's life is the time, and clocks go backwards."""
-    patch.setattr(epoch, "FILE", ".host.epoch/nowhere")
-    patch.setattr(world, "next_epoch", lambda runs_dir: epoch.time.time_ns() // 1_000_000)
+    numbered = epoch.next_epoch
+
+    def by_clock(runs_dir: Path) -> int:
+        (runs_dir / epoch.FILE).unlink(missing_ok=True)
+        return numbered(runs_dir)
+
+    patch.setattr(world, "next_epoch", by_clock)
 
 
 def a_lease_ends_at_the_host_only(patch: Patch) -> None:

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long messages take between a board and its host: one at a time at a rate, then a latency. Moves no bytes itself.
-
-Here is the hook for lost, repeated and reordered messages: `World` makes the lines of each board by `Line`, and
-everything that travels goes through `Line.send`. A subclass may call `arrive` never, twice, or later than it should;
-both machines are made for that. Nothing here does so yet.
+"""How long messages take between a board and its host: one at a time at a rate, then a latency. Moves no bytes itself,
+and loses none: links that break are in `chaos.wire`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run in virtual time: a host, its boards, what becomes of these, and what came out.
 
-Here is the hook for crashes: `boards` can be ended and started, and `host` replaced by another one that is given what
-`recovery` reads from the journal, at any instant that the clock is asked for. `Line` has the one for messages. Boards
-do leave, fall silent and return here; a host does not end yet.
+Boards leave, fall silent and return here; a host does not end. Runs in which everything may end at any instant, and
+messages are lost, are in `chaos`.
 """
 
 from __future__ import annotations
