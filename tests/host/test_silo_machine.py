@@ -5,6 +5,7 @@ anywhere.
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
@@ -69,6 +70,17 @@ def test_a_board_hears_of_its_own_silo_alone() -> None:
         0: {"silo": 0}, 1: {"silo": 0}, 2: {"silo": 1}
     }  # fmt: skip
     assert {board for board, _ in world.scheduled} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("at", [0, *range(40, 130, 6)])
+def test_what_is_left_of_a_round_is_dealt_anew_within_each_silo_whoever_is_lost(at: int) -> None:
+    world = started(SiloWorld(WITH_ONE, every=2))
+    world.hook = Killer(at, 0, 0.5)
+    assert world.run().ok
+    check_silos(world)
+    stretches = {(board, told["first"]) for board, told in world.scheduled if told["stays"]}
+    assert stretches >= {(1, 2), (2, 2)}
+    assert all(len(json.loads(text)) <= 2 for text in world.journal.said("paces"))
 
 
 def messages() -> int:

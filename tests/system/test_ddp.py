@@ -31,6 +31,7 @@ PLANTED = Path(__file__).parent / "planted"
 FAULTS = Path(__file__).parent / "planted_faults"
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
 STEPS, ROUNDS, BUDGET = 5, 2, 60
+POLICIES = ["equal", "time", "ema-batch", "ema-batch:every=2"]
 TASK = {"name": "mnist", "model": "cnn", "precision": "float64", "learning_rate": 0.1, "momentum": 0.9}
 RUN = {"regime": "ddp", "rounds": ROUNDS, "policies": ["equal"], "seed": 3, "budget": BUDGET, "steps": STEPS}
 
@@ -99,11 +100,11 @@ def test_any_policy_trains_what_one_process_would(
     tmp_path: Path, pictures: Path, alone: list[np.ndarray[Any, Any]]
 ) -> None:
     with Bench(tmp_path) as bench:
-        host = bench.host(experiment(bench, pictures, {"policies": ["equal", "time", "ema-batch"]}))
+        host = bench.host(experiment(bench, pictures, {"policies": POLICIES}))
         assert host.ends() == 0, host.err
         folder = bench.folder / "runs" / "exp-001"
-        for policy in ("equal", "time", "ema-batch"):
-            assert same(models(folder / policy, pictures), alone), policy
+        for policy in POLICIES:
+            assert same(models(folder / policy.replace(":", "-"), pictures), alone), policy
         text = render(load_report(folder))
         for row in ("CV of forward times of a step", "slowest rank of each step", "drift found at rounds' begins"):
             assert row in text
@@ -184,6 +185,26 @@ def test_a_rank_that_dies_or_diverges_in_any_phase_of_a_step_changes_nothing_of_
             assert whole == {0, 1, 2}, "who was lost in a round is back in the next one"
 
 
+def test_a_host_killed_in_a_round_tells_its_policy_of_the_steps_that_were_done(
+    tmp_path: Path, pictures: Path, alone: list[np.ndarray[Any, Any]]
+) -> None:
+    with Bench(tmp_path) as bench:
+        paced = {"reference_seconds_per_sample": 6.0}
+        file = experiment(bench, pictures, {"policies": ["ema-batch:every=2"]}, task=paced)
+        listed, name = bench.folder / "points", "ema-batch-every=2"
+        assert mortal(bench, "LIST", listed, "run", file, "--runs-dir", bench.folder / "runs") == 0
+        with Ledger(bench.folder / "runs" / "exp-001" / name) as ledger:
+            last = {c.board: c.samples for c in sorted(ledger.contributions(1, "accepted"), key=lambda c: c.slice)}
+            assert last[0] > last[1] > last[2], "the first round's last steps are divided as its first ones were"
+            assert len(ledger.events("paces")) == ROUNDS * 3
+        points = [p for p in listed.read_text("utf-8").split() if "tensor" in p]
+        hit = bench.folder / "hit"
+        assert mortal(bench, points[-4], hit, "run", file, "--runs-dir", bench.folder / "again") == KILLED
+        resumed = bench.start("resume", "paceline", "resume", bench.folder / "again" / "exp-001")
+        assert resumed.ends() == 0, resumed.err
+        assert same(models(bench.folder / "again" / "exp-001" / name, pictures), alone)
+
+
 def test_a_host_killed_in_a_round_comes_to_the_same_bits(tmp_path: Path, pictures: Path) -> None:
     with Bench(tmp_path) as bench:
         file = experiment(bench, pictures)
@@ -247,6 +268,7 @@ def test_training_that_diverges_ends_with_the_reason(tmp_path: Path, pictures: P
         ({"steps": 0}, {}, "run.steps is missing"),
         ({}, {"name": "linear"}, "its model is no torch module"),
         ({"regime": "pma"}, {}, "only regime ddp has such steps"),
+        ({"regime": "pma", "policies": ["ema-batch:every=2"]}, {}, "counts steps of a round, which regime pma has not"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(

@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.wire import Failed
 from paceline_host import steps as s
+from paceline_host.ddp import paces
 from paceline_host.ddp.steps import CloseSteps, RankFacts, StateKept, StateRefused, Told
 from paceline_host.hfl.ranks import CLOSED, LAPSED, SiloRanks
 from paceline_host.hfl.silos import SLICES, Silo, SiloSlice
@@ -138,7 +139,7 @@ class SiloMachine(Muster):
                 self._lapse(ranks, reason, planned=True)
             case Halt(reason):
                 self._stop(s.Stop(f"silo {silo.name}: {reason}"), now_s)
-            case s.Note(detail=text, board=None):
+            case s.Note(kind=kind, detail=text, board=None) if kind != paces.KIND:
                 self._out.append(replace(action, detail=f"silo {silo.name}: {text}"))
             case _:
                 self._out.append(action)
