@@ -180,6 +180,12 @@ def _lines(status: Row, clock_s: float) -> Iterator[str]:
     width = max((len(board["name"]) for board in boards), default=0)
     for board in boards:
         yield f"         {board['name']:<{width}}  {board['state']:<9}  {board['doing']}{_when(board, clock_s)}"
+    for script in status.get("scripts", ()):
+        shares = ", ".join(str(share) for share in script["shares"])
+        yield (
+            f"script   {script['name']} of {script['by']}, {script['policy']}: round {script['round']}, "
+            f"shares {shares}, asked {_span(script['last_s'])} ago"
+        )
     for stranger in status["pending"]:
         yield (
             f"pending  unknown key {stranger['fingerprint']} from {stranger['address']}, {stranger['times']} times, "
