@@ -42,8 +42,14 @@ def test_shares_are_those_of_a_runs_planner(name: str) -> None:
         planned = shares(ask(scripts, number, told, policy=name))
         assert planned == planner.plan(range(3))
     assert sum(planned) == 90
-    (row,) = scripts.rows(12.5)
-    assert (row["name"], row["by"], row["round"], row["shares"], row["last_s"]) == ("mine", "ann", 4, planned, 2.5)
+    (known,) = scripts.rows(12.5)
+    assert (known["name"], known["by"], known["round"], known["shares"], known["last_s"]) == (
+        "mine",
+        "ann",
+        4,
+        planned,
+        2.5,
+    )
 
 
 def test_a_question_that_comes_twice_has_one_answer_and_is_learned_from_once() -> None:

@@ -165,22 +165,22 @@ def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
 def test_a_rank_that_dies_or_diverges_in_any_phase_of_a_step_changes_nothing_of_what_is_trained(
     tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds, marks = 8, tmp_path / "marks"
+    rounds, marks = 11, tmp_path / "marks"
     marks.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(FAULTS))
     monkeypatch.setenv("PACELINE_PLANT", str(marks))
     with Bench(tmp_path) as bench:
         slow = {"reference_seconds_per_sample": 6.0}  # so that who was lost is back before the rounds are over
-        host = bench.host(experiment(bench, pictures, {"rounds": rounds}, task=slow))
+        host = bench.host(experiment(bench, pictures, {"rounds": rounds, "patience_s": 6.0}, task=slow))
         assert host.ends(120.0) == 0, host.err
-        assert {path.name for path in marks.iterdir()} == {"forward", "backward", "all-reduce", "nan"}
+        assert {path.name for path in marks.iterdir()} == {"forward", "backward", "all-reduce", "nan", "between"}
         folder = bench.folder / "runs" / "exp-001" / "equal"
         assert same(models(folder, pictures, rounds), trained_alone(pictures, rounds))
         with Ledger(folder) as ledger:
             lost = [c for c in ledger.contributions() if c.verdict != "accepted"]
-            assert len(lost) == len({c.round for c in lost}) == 4
+            assert len(lost) == len({c.round for c in lost}) == 5
             assert sum("the loss is not finite" in c.reason for c in lost) == 1
-            assert sum("the trainer process is gone" in c.reason for c in lost) == 3
+            assert sum("the trainer process is gone" in c.reason for c in lost) == 4
             whole = {c.board for c in ledger.contributions(rounds, "accepted")}
             assert whole == {0, 1, 2}, "who was lost in a round is back in the next one"
 

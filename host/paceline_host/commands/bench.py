@@ -21,8 +21,8 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, simulator, meter; how true"
-        " joules are: energy",
+        "what paceline itself costs: allocate, controller, sampler, agent, round, transfer, simulator, ddp, meter; how"
+        " true joules are: energy",
         about="Each figure with its median, range and number of repeats."
         " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
         " these two run only when they are named.",
@@ -33,6 +33,7 @@ def add(program: Program) -> None:
             ("paceline bench sampler", "ns a draw, beside numpy's ways and the machine's limit, and the ratios"),
             ("paceline bench controller", "11 to a million boards, beside numpy"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
+            ("paceline bench ddp", "a step with our hook beside a plain one; how fast groups form, and form again"),
             ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),
             ("paceline bench meter --beside other/bin/python", "what reading costs, beside CodeCarbon and pyJoules"),
         ],
@@ -42,9 +43,11 @@ def add(program: Program) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help="allocate, controller, sampler, agent, round, transfer, simulator (default: these), energy, meter",
+        help="allocate, controller, sampler, agent, round, transfer, simulator, ddp (default: these), energy, meter",
     )
-    parser.offers = {"what": ("allocate", "controller", "sampler", "agent", "round", "transfer", "simulator", *PAGES)}
+    parser.offers = {
+        "what": ("allocate", "controller", "sampler", "agent", "round", "transfer", "simulator", "ddp", *PAGES)
+    }
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="what --json had saved: ratios to its medians")
     parser.add_argument("--trials", type=int, default=200, metavar="N", help="energy: windows a row (default: 200)")
