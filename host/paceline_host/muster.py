@@ -15,7 +15,7 @@ from paceline.errors import RemoteProtocolError
 from paceline.transfer import Rate
 from paceline.wire import Answer, Begin, End, Energy, Load, Message, Ready, Reject, RoundClosed, clip
 from paceline_host import steps as s
-from paceline_host.boards import Board
+from paceline_host.boards import Board, GroupWait
 
 REFUSALS = 3  # so many failures or refused updates in a row, and a board gets no more work in this run
 FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progress renews the lease
@@ -71,6 +71,10 @@ class Muster:
         return min(times, default=float("inf"))
 
     # For the subclass -----------------------------------------------------------------------------------------------
+
+    def waiting_groups(self) -> Sequence[GroupWait]:
+        """Return groups of boards that are done with the round, and whom they wait for: none, where there are none."""
+        return ()
 
     def _wakes(self) -> list[float]:
         """Return its own deadlines."""
