@@ -162,6 +162,33 @@ def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
             assert "again a group, of 2 ranks" in formed[-1]
 
 
+def test_a_board_that_stands_still_beyond_the_patience_and_comes_to_is_in_again(tmp_path: Path, pictures: Path) -> None:
+    rounds = 6
+    with Bench(tmp_path) as bench:
+        slow = {"reference_seconds_per_sample": 6.0}
+        host = bench.host(experiment(bench, pictures, {"patience_s": 2.0, "rounds": rounds}, task=slow))
+        trainer = in_a_step(bench, host)
+        with Ledger(bench.folder / "runs" / "exp-001" / "equal") as ledger:
+            agent = next(board.agent_pid for board in ledger.boards() if board.name == "slow")
+        assert agent is not None
+        for pid in (agent, trainer):
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            bench.watch(
+                "exp-001/equal", "its lease to be lost",
+                lambda ledger: [c for c in ledger.contributions() if (c.board, c.verdict) == (2, "lost")], host,
+            )  # fmt: skip
+        finally:
+            for pid in (agent, trainer):
+                os.kill(pid, signal.SIGCONT)
+        assert host.ends() == 0, host.err
+        folder = bench.folder / "runs" / "exp-001" / "equal"
+        assert same(models(folder, pictures, rounds), trained_alone(pictures, rounds))
+        with Ledger(folder) as ledger:
+            assert 2 not in {c.board for c in ledger.contributions(1, "accepted") if c.compute_us}
+            assert {c.board for c in ledger.contributions(rounds, "accepted")} == {0, 1, 2}
+
+
 def test_a_rank_that_dies_or_diverges_in_any_phase_of_a_step_changes_nothing_of_what_is_trained(
     tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
