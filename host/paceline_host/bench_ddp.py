@@ -23,19 +23,25 @@ PROGRAM = "paceline_agent.workers.group_cost"
 def measure(turns: int = TURNS, warm: int = WARM) -> Iterator[tuple[str, str, list[float]]]:
     """Yield name, unit and values of each figure. Raises RunError."""
     found = _ranks(RANKS, turns)
-    plain, hook = (found[name][warm:] for name in ("plain", "hook"))
-    yield f"DDP, a step of {RANKS} ranks: as it is", "ms", [1e3 * s for s in plain]
-    yield f"DDP, a step of {RANKS} ranks: with SampleMean", "ms", [1e3 * s for s in hook]
-    blocks = [slice(begin, begin + BLOCK) for begin in range(0, len(plain), BLOCK)]
-    ratios = [statistics.median(hook[block]) / statistics.median(plain[block]) for block in blocks]
-    yield f"DDP, medians of {BLOCK} steps in turn: with SampleMean / as it is", "x", ratios
+    plain, hook, plain_cpu, hook_cpu = (found[name][warm:] for name in ("plain", "hook", "plain_cpu", "hook_cpu"))
+    yield f"DDP, a step of {RANKS} ranks: as it is", "ms", [us * 1e-3 for us in plain]
+    yield f"DDP, a step of {RANKS} ranks: with SampleMean", "ms", [us * 1e-3 for us in hook]
+    yield "DDP, time: with SampleMean / as it is", "x", list(_ratios(hook, plain))
+    yield "DDP, processors' time: with SampleMean / as it is", "x", list(_ratios(hook_cpu, plain_cpu))
     found = _ranks(GROUP, 0)
-    yield f"DDP, {GROUP} ranks and fewer: until a group has formed", "ms", [1e3 * s for s in found["form"]]
-    yield "DDP: from a loss to the next group's first step", "ms", [1e3 * s for s in found["again"]]
+    yield f"DDP, {GROUP} ranks and fewer: until a group has formed", "ms", [us * 1e-3 for us in found["form"]]
+    yield "DDP: from a loss to the next group's first step", "ms", [us * 1e-3 for us in found["again"]]
 
 
-def _ranks(world: int, turns: int) -> dict[str, list[float]]:
-    """Let ranks measure; return what rank 0 says."""
+def _ratios(ours: list[int], theirs: list[int]) -> Iterator[float]:
+    """Yield the ratios of the medians of BLOCK turns."""
+    for begin in range(0, len(ours), BLOCK):
+        block = slice(begin, begin + BLOCK)
+        yield statistics.median(ours[block]) / statistics.median(theirs[block])
+
+
+def _ranks(world: int, turns: int) -> dict[str, list[int]]:
+    """Let ranks measure; return what rank 0 says, in microseconds."""
     with ExitStack() as life:
         ranks = []
         for rank in range(world):
@@ -46,7 +52,7 @@ def _ranks(world: int, turns: int) -> dict[str, list[float]]:
         assert first.stdout is not None
         for line in first.stdout:
             if line.startswith("{"):
-                found: dict[str, list[float]] = json.loads(line)
+                found: dict[str, list[int]] = json.loads(line)
                 return found
             for one in others:
                 assert one.stdin is not None

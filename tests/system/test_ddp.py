@@ -218,7 +218,7 @@ def test_a_host_killed_in_a_round_tells_its_policy_of_the_steps_that_were_done(
     with Bench(tmp_path) as bench:
         paced = {"reference_seconds_per_sample": 6.0}
         file = experiment(bench, pictures, {"policies": ["ema-batch:every=2"]}, task=paced)
-        listed, name = bench.folder / "points", "ema-batch-every=2"
+        listed, name, bits = bench.folder / "points", "ema-batch-every=2", dict[str, list[bytes]]()
         assert mortal(bench, "LIST", listed, "run", file, "--runs-dir", bench.folder / "runs") == 0
         with Ledger(bench.folder / "runs" / "exp-001" / name) as ledger:
             last = {c.board: c.samples for c in sorted(ledger.contributions(1, "accepted"), key=lambda c: c.slice)}
@@ -230,6 +230,14 @@ def test_a_host_killed_in_a_round_tells_its_policy_of_the_steps_that_were_done(
         resumed = bench.start("resume", "paceline", "resume", bench.folder / "again" / "exp-001")
         assert resumed.ends() == 0, resumed.err
         assert same(models(bench.folder / "again" / "exp-001" / name, pictures), alone)
+        replayed = bench.start(
+            "replay", "paceline", "run", file, "--runs-dir", bench.folder / "third", "--replay-reports",
+            bench.folder / "runs" / "exp-001",
+        )  # fmt: skip
+        assert replayed.ends() == 0, replayed.err
+        for run in ("runs", "third"):
+            bits[run] = [model.tobytes() for model in models(bench.folder / run / "exp-001" / name, pictures)]
+        assert bits["runs"] == bits["third"], "the same measurements lead to the same shares, and they to the same bits"
 
 
 def test_a_host_killed_in_a_round_comes_to_the_same_bits(tmp_path: Path, pictures: Path) -> None:

@@ -3,7 +3,8 @@
 
     python -m paceline_agent.workers.group_cost RANK WORLD TURNS
 
-Rank 0 writes its store's port for each group that forms, and last its figures, as JSON lines; the others read ports.
+Rank 0 writes its store's port for each group that forms, and last its figures, in microseconds, as JSON lines; the
+others read ports.
 In each turn one step goes through DistributedDataParallel as it is, and one through `SampleMean`, so whatever else
 the machine does meanwhile is done to both. With TURNS 0 groups form, and after each the last rank is gone in a step.
 """
@@ -30,6 +31,8 @@ HERE = "127.0.0.1"
 PATIENCE_S = 20.0
 BATCH = 32  # samples of a rank in a step, as eleven ranks have in experiments/ddp.toml
 WIDTHS = 784, 64, 10  # the demo's network
+SERIES = ("plain", 0, 0), ("hook", 1, 0), ("plain_cpu", 0, 1), ("hook_cpu", 1, 1)  # which step, which of its times
+Times = tuple[float, float]  # seconds, seconds of processors
 
 
 def main(rank: int, world: int, turns: int) -> None:
@@ -41,12 +44,13 @@ def main(rank: int, world: int, turns: int) -> None:
         module = network()
         group = formed(rank, world, module)
         pairs = list(steps(x, y, turns, world))
-        found = {name: [pair[which] for pair in pairs] for which, name in enumerate(("plain", "hook"))}
+        found = {name: [pair[which][i] for pair in pairs] for name, which, i in SERIES}
         group.close()
     else:
         found = dict(zip(("form", "again"), groups(rank, world, x, y), strict=True))
     if rank == 0:
-        print(json.dumps(found), flush=True)
+        whole = {name: [round(1e6 * seconds) for seconds in values] for name, values in found.items()}
+        print(json.dumps(whole), flush=True)  # less than a pipe holds: without a buffer, more may be cut
 
 
 def network() -> nn.Sequential:
@@ -68,20 +72,20 @@ def formed(rank: int, world: int, module: nn.Module) -> Group:
     return group
 
 
-def steps(x: torch.Tensor, y: torch.Tensor, turns: int, world: int) -> Iterator[tuple[float, float]]:
-    """Yield the seconds of a plain step and of one with the hook."""
+def steps(x: torch.Tensor, y: torch.Tensor, turns: int, world: int) -> Iterator[tuple[Times, Times]]:
+    """Yield the times of a plain step and of one with the hook."""
     plain, ours = (DistributedDataParallel(network(), broadcast_buffers=False) for _ in range(2))
     mean = SampleMean()
     mean.attach(ours)
     optimisers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (plain, ours)]
 
-    def one(which: int) -> float:
-        began_s = time.perf_counter()
+    def one(which: int) -> Times:
+        began_s, cpu_s = time.perf_counter(), time.process_time()
         mean.counts = BATCH, BATCH * world
         optimisers[which].zero_grad()
         cross_entropy((plain, ours)[which](x), y).backward()  # type: ignore[no-untyped-call]
         optimisers[which].step()
-        return time.perf_counter() - began_s
+        return time.perf_counter() - began_s, time.process_time() - cpu_s
 
     for turn in range(turns):
         first = turn % 2  # neither is always the one that finds the other's caches
