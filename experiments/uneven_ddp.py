@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Uneven batches in a script of your own: torchrun --standalone --nproc-per-node=2 experiments/uneven_ddp.py
+# With PACELINE_HOST=/etc/paceline/operator.toml the shares come from that `paceline host`, else from the script itself.
+import os
 import time
 
 import torch
@@ -8,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.torch import RoundReporter, UnevenBatchSampler
+from paceline_host.host_controller import HostController
 
 
 class Network(nn.Module):
@@ -28,7 +31,9 @@ model = nn.parallel.DistributedDataParallel(Network())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 sampler = UnevenBatchSampler(len(data), batch=128)
 loader = DataLoader(data, batch_sampler=sampler)
-reporter = RoundReporter(model, sampler)
+on_host = "PACELINE_HOST" in os.environ
+host = HostController("uneven-ddp", sampler.world, sampler.budget, minimum=sampler.least_share) if on_host else None
+reporter = RoundReporter(model, sampler, host)
 for epoch in range(4):
     sampler.set_epoch(epoch)
     for inputs, targets in reporter.steps(loader):

@@ -59,6 +59,8 @@ class EvenPlanner:
         self._pace: dict[int, float] = {}
         self.waits: list[tuple[int, float, float]] = []
         self.heeds_waits = True
+        self.every = 0
+        self.steps: list[tuple[int, float, int]] = []
         self.notes: tuple[str, ...] = ()
 
     def plan(self, present: Sequence[int]) -> list[int]:
@@ -74,6 +76,11 @@ class EvenPlanner:
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         """Remember a wait."""
         self.waits.append((board, seconds, energy_j))
+
+    def observe_steps(self, board: int, seconds: float, samples: int) -> None:
+        """Remember what some steps took; the pace is theirs."""
+        self.steps.append((board, seconds, samples))
+        self._pace[board] = seconds / samples
 
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the last report's pace."""

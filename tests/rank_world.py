@@ -8,6 +8,7 @@ place was used once, in the step that it belongs to, whoever was lost on the way
 from __future__ import annotations
 
 import json
+import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -162,6 +163,7 @@ class FakeRank(FakeBoard):
     stuck = False  # its trainer is stopped: it does nothing more, and lives
     fault = ""  # what it says instead of joining
     content = ""  # digest of its data
+    lies = False  # what it says of its steps is no table
 
     @property
     def held(self) -> int:
@@ -201,6 +203,7 @@ class FakeRank(FakeBoard):
                     self.step(am.BaseReady(lease, sha(self.model[:size]) == whole))
             case am.StartWork(lease):
                 self.lease, self.steps, self.holds, self.loaded, self.spent = lease, 0, False, False, 0
+                self.took_us: list[int] = []
             case am.StopWork():
                 self.trainer_life += 1  # it forgets all that it had begun
                 self.leave()
@@ -231,6 +234,9 @@ class FakeRank(FakeBoard):
                 told = {"kind": "unreachable", "reason": self.fault, "blamed": [self.plan["rank"]], "steps": self.steps}
                 self._put(given, "broken", json.dumps(told).encode())
                 return
+            if self.plan["stays"]:
+                self._redeal()
+                return
             if self.plan["rank"] == 0:
                 self._put(given, "store", json.dumps({"address": "10.0.0.1", "port": 4711}).encode())
             self.group = world.groups.setdefault((given.redraw, self.plan["names"][0]), FakeGroup(world))
@@ -246,6 +252,11 @@ class FakeRank(FakeBoard):
     def adopt(self, state: bytes) -> None:
         """Take the first rank's state and begin to step."""
         self.memory, self.holds, self.steps = state, True, self.plan["first"]
+        del self.took_us[self.steps :]
+        self._redeal()
+
+    def _redeal(self) -> None:
+        assert self.steps == self.plan["first"]
         self.deal = Deal(self.plan["shares"], self.plan["steps"], 1)
         self._work_on()
 
@@ -268,11 +279,15 @@ class FakeRank(FakeBoard):
         if self.group is not group or not self.alive:
             return
         self.memory = next_state(self.memory, union)
+        mine = self.deal.counts(self.steps - self.plan["first"], self.plan["rank"])[0]
+        self.took_us.append(round(1e5 * self.pace_s * mine))
         self.steps += 1
-        if self.steps == self.plan["first"] + self.plan["steps"]:
-            self.group = None  # it waits for the host now
-            group.members = {rank: member for rank, member in group.members.items() if member is not self}
-            self._put(self.given, "done", HEAD.pack(0.0, self.steps) + bytes(12 * self.steps))
+        if self.steps == self.plan["first"] + self.plan["stretch"]:
+            if self.plan["stretch"] == self.plan["steps"]:
+                self.group = None  # it waits for the host now
+                group.members = {rank: member for rank, member in group.members.items() if member is not self}
+            rows = b"".join(struct.pack("<3I", 0, us, 0) for us in self.took_us)
+            self._put(self.given, "done", HEAD.pack(0.0, self.steps) + (b"" if self.lies else rows))
         else:
             self._work_on()
 
@@ -306,7 +321,9 @@ class RankWorld(World):
         kept = {key: plain.pop(key) for key in ("notices", "latency_s", "store_s", "paces_s") if key in plain}
         self.journal = Journal()
         self.groups: dict[tuple[int, str], FakeGroup] = {}  # by generation and first rank
+        every = plain.pop("every", 0)
         super().__init__(boards, **kept, **plain)  # type: ignore[arg-type]
+        self.planner.every = every  # type: ignore[misc, assignment]
         self.ranks = ds.RankFacts(steps, 1, {})
         self.first_state = b"0" * self.facts.model_bytes
         self.bases = {sha(self.first_state): self.first_state}
@@ -326,7 +343,8 @@ class RankWorld(World):
         self._adopted.clear()
         self._uploads.clear()
         self.finish = None
-        self.planner = EvenPlanner(f.budget)
+        every, self.planner = self.planner.every, EvenPlanner(f.budget)
+        self.planner.every = every
         self.store = RankStore(self)  # type: ignore[assignment]
         number = max((r for r, _ in journal.slices), default=0)
         mine = [item for (r, _), item in sorted(journal.slices.items()) if r == number]

@@ -32,8 +32,8 @@ class SiloPlanner:
     heeds_waits = False
     notes: tuple[str, ...] = ()
 
-    def __init__(self, silos: Sequence[Silo]) -> None:
-        self._silos = silos
+    def __init__(self, silos: Sequence[Silo], every: int = 0) -> None:
+        self._silos, self.every = silos, every
         self._pace: dict[int, float] = {}
 
     def plan(self, present: Sequence[int]) -> list[int]:
@@ -51,6 +51,10 @@ class SiloPlanner:
 
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         """Forget it."""
+
+    def observe_steps(self, board: int, seconds: float, samples: int) -> None:
+        """Remember a pace."""
+        self._pace[board] = seconds / samples
 
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the last pace."""
@@ -111,7 +115,7 @@ class SiloWorld(RankWorld):
         self.scheduled: list[tuple[int, dict[str, Any]]] = []
         self.loaded: dict[int, dict[str, Any]] = {}
         super().__init__(count, steps, **{"regime": "hfl", "budget": budget, **changes})
-        self.planner = SiloPlanner(self.silos)
+        self.planner = SiloPlanner(self.silos, self.planner.every)
         self._new_host(sha(self.first_state), None)
 
     def new_board(self, index: int, pace_s: float) -> FakeBoard:
@@ -141,7 +145,7 @@ class SiloWorld(RankWorld):
             next_index=len(mine), done=(), counted=frozenset(), lives=self.host_life - 1, elapsed_s=0.0,
             round_seconds=tuple(1.0 for _ in journal.states),
         )  # fmt: skip
-        self.planner = SiloPlanner(self.silos)
+        self.planner = SiloPlanner(self.silos, self.planner.every)
         self._new_host(sha(journal.states[max(journal.states)] if journal.states else self.first_state), reopened)
 
     def _host_send(self, action: s.Send) -> None:

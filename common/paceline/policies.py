@@ -13,6 +13,7 @@ from typing import Literal
 from paceline.goals import PREFIX, Goal
 
 ANY_WEIGHT = "w_energy:"
+IN_STEPS = "ema-batch:every="
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Policy:
     # Weight of joules in the cost, for "weighted"; the rest is the weight of time. "frontier": above 0 where joules
     # matter, so that meters are asked for.
     w_energy: float | None = None
+    every: int = 0  # so many steps of a round, and shares are planned anew; 0: they stay for the round
 
 
 POLICIES = {
@@ -44,7 +46,8 @@ METHODS = {name: Policy(name, "method") for name in ("gpsl", "fls", "fpls", "cen
 
 
 def policy(name: str) -> Policy:
-    """Return the policy or method of a name; "w_energy:0.3" is any weight from 0 to 1, "frontier:..." a goal.
+    """Return the policy or method of a name; "w_energy:0.3" is any weight from 0 to 1, "frontier:..." a goal,
+    "ema-batch:every=10" is renewed within a round of synchronised ranks.
 
     Raises ValueError: one sentence, a suggestion.
     """
@@ -54,6 +57,8 @@ def policy(name: str) -> Policy:
         return POLICIES[name]
     if name.startswith(PREFIX):
         return Policy(name, "frontier", 0.0 if Goal.parse(name).kind == "time" else 1.0)
+    if name.startswith(IN_STEPS):
+        return Policy(name, "ema-batch", every=_steps(name))
     if name.startswith(ANY_WEIGHT):
         return Policy(name, "weighted", _weight(name))
     close = difflib.get_close_matches(name, [*POLICIES, *METHODS, ANY_WEIGHT, f"{PREFIX}energy"], n=1, cutoff=0.6)
@@ -63,8 +68,17 @@ def policy(name: str) -> Policy:
 
 
 def fits(entry: Policy, regime: str) -> bool:
-    """Tell whether a policy that divides samples makes sense where `regime` synchronises: all ranks of a group work."""
-    return entry.kind != "oort" or regime == "pma"
+    """Tell whether a policy that divides samples makes sense where `regime` synchronises: all ranks of a group work,
+    and only they have steps within a round.
+    """
+    return regime == "pma" if entry.kind == "oort" else not entry.every or regime in ("ddp", "hfl")
+
+
+def _steps(name: str) -> int:
+    number = name.removeprefix(IN_STEPS)
+    if not (number.isascii() and number.isdigit() and int(number)):
+        raise ValueError(f"policy {name!r}: expected a number of steps from 1 on; for instance {IN_STEPS}10")
+    return int(number)
 
 
 def _weight(name: str) -> float:

@@ -267,6 +267,13 @@ def bench_simulator(say: Callable[[str], None]) -> list[dict[str, object]]:
     return [figure(*row) for row in simulator.measure(say)]
 
 
+def bench_ddp(say: Callable[[str], None]) -> list[dict[str, object]]:
+    """Step two ranks with our hook and without it in turn, and form groups: ms, and the hook's ratio."""
+    from paceline_host import bench_ddp as ddp
+
+    return [figure(*row) for row in ddp.measure()]
+
+
 BENCHES = {
     "allocate": bench_allocate,
     "controller": bench_controller,
@@ -276,4 +283,5 @@ BENCHES = {
     "join": bench_join,
     "transfer": bench_transfer,
     "simulator": bench_simulator,
+    "ddp": bench_ddp,
 }

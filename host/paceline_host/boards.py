@@ -91,3 +91,14 @@ class Board:
 def part_of(result: Result) -> Part:
     """Return which update a result announces."""
     return Part(result.round, result.slice, result.update_sha256, result.update_bytes)
+
+
+@dataclass(frozen=True)
+class GroupWait:
+    """Boards that are done with a round, as a group of the run has one, and the groups that are not."""
+
+    who: str
+    boards: tuple[int, ...]
+    names: tuple[str, ...]
+    since_s: float
+    until_s: float  # when the last of the others is given up, unless a rank makes progress before

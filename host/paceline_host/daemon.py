@@ -31,6 +31,7 @@ from paceline_host.keyring import Admitted, Keyring, changed
 from paceline_host.link import Arrival, HostLink
 from paceline_host.notify import notify
 from paceline_host.peers import Peers
+from paceline_host.scripts import Scripts
 from paceline_host.server import Server
 from paceline_host.tickets import Ticket
 from paceline_host.worker import News, Over, Worker
@@ -67,6 +68,7 @@ class Daemon:
         self._runs_dir = Path(config.runs_dir)
         self._inbox: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._desk = Desk(lambda name: tickets.find(self._runs_dir, name))
+        self._scripts = Scripts()
         self._signals: list[int] = []
         self._beat_s = self._looked_s = 0.0
 
@@ -214,6 +216,8 @@ class Daemon:
             except RunError as error:  # it stood still with its machine, perhaps
                 answer = w.Refused(request, error.exit_code, document={"errors": [str(error)]})
             self._do([desk.Say(caller, answer)])
+        elif isinstance(message, w.Divide):
+            self._do([desk.Say(caller, self._scripts.answer(caller.name, message, time.monotonic()))])
         elif isinstance(message, w.Stop):
             self._do(self._desk.stop(caller, request, message.ticket))
         elif isinstance(message, w.Resume):
@@ -284,6 +288,7 @@ class Daemon:
             },
             "queue": [{"ticket": t.name, "by": t.by, "submitted": t.submitted} for t in self._desk.queue],
             **looked,
+            "scripts": self._scripts.rows(now_s),
             "pending": [
                 {
                     "fingerprint": fingerprint(each.key), "key": each.key, "address": each.address,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core import Fit
+from paceline_host.ddp.paces import KIND as PACES
 from paceline_host.ledger import Ledger
 from paceline_host.owed_joules import owing
 from paceline_host.records import Board, Contribution, Energy
@@ -67,7 +68,7 @@ def details(folder: Path) -> Details:
     happenings = [
         Happening(event.at_s, event.kind, _said(event.detail), event.round, _name(names, event.board))
         for event in events
-        if event.kind != WAITS
+        if event.kind not in (WAITS, PACES)
     ]
     happenings += [
         Happening(row.at_s, row.verdict, f"slice {row.slice} not counted: {row.reason or row.verdict}",

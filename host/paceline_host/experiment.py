@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from paceline import toml
 from paceline.errors import SettingsError
-from paceline.policies import METHODS, POLICIES, Policy, fits, policy
+from paceline.policies import IN_STEPS, METHODS, POLICIES, Policy, fits, policy
 from paceline.settings import Bounds, Check, did_you_mean, load_table, read
 from paceline.sheet import Sheet
 from paceline.silos import Dealing
@@ -191,6 +191,11 @@ def _regime_faults(sheet: Sheet, names: Sequence[object]) -> Iterator[str]:
             yield (
                 f"{sheet.place(('run', 'policies'))}: run.policies: {name!r} is nothing for regime "
                 f"{regime}; known: {', '.join(known)}"
+            )
+        if isinstance(name, str) and name.startswith(IN_STEPS) and not in_steps:
+            yield (
+                f"{sheet.place(('run', 'policies'))}: run.policies: {name!r} counts steps of a round, which regime "
+                f"{regime} has not; ddp and hfl have"
             )
     if is_split and not names:
         yield f"{sheet.place(('run', 'policies'))}: run.policies is missing: regime psl has {', '.join(METHODS)}"

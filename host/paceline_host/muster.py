@@ -16,7 +16,7 @@ from paceline.session import Session
 from paceline.transfer import Rate
 from paceline.wire import Answer, Begin, End, Energy, Load, Message, Ready, Reject, RoundClosed, clip
 from paceline_host import steps as s
-from paceline_host.boards import Board
+from paceline_host.boards import Board, GroupWait
 
 REFUSALS = 3  # so many failures or refused updates in a row, and a board gets no more work in this run
 FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progress renews the lease
@@ -73,6 +73,10 @@ class Muster:
         return min(times, default=float("inf"))
 
     # For the subclass -----------------------------------------------------------------------------------------------
+
+    def waiting_groups(self) -> Sequence[GroupWait]:
+        """Return groups of boards that are done with the round, and whom they wait for: none, where there are none."""
+        return ()
 
     def _wakes(self) -> list[float]:
         """Return its own deadlines."""
@@ -161,9 +165,7 @@ class Muster:
         """Let a board prepare for the run, and tell it whether the result that it kept is on disk."""
         facts, counted = self.facts, self._is_counted(kept)
         options, idle = self._load_options(index), facts.idle_baseline and self.round == 0
-        self._send(
-            index, Load(session.nonce, facts.run, facts.regime, facts.task, options, facts.seed, counted, idle)
-        )
+        self._send(index, Load(session.nonce, facts.run, facts.regime, facts.task, options, facts.seed, counted, idle))
 
     def _ready(self, index: int, message: Ready, now_s: float) -> None:
         board, facts = self.boards[index], self.facts

@@ -56,6 +56,10 @@ class Operator:
         """Queue a ticket again that was stopped or has failed."""
         return self._ask(w.Resume(next(self._numbers), w.PROTOCOL, ticket), w.Queued)
 
+    def divide(self, name: str, number: int, document: w.Document) -> w.Document:
+        """Return the shares of a round of a script's ranks."""
+        return self._ask(w.Divide(next(self._numbers), w.PROTOCOL, name, number, document=document), w.Told).document
+
     def watch(self, ticket: str) -> Generator[w.News | w.Ended, None, None]:
         """Yield how a ticket goes, at last its end; closing this ends the watch. Empty: the active or next one."""
         number = next(self._numbers)

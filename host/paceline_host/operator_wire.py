@@ -99,6 +99,16 @@ class Unwatch(Message):
     proto: int
 
 
+@dataclass(frozen=True)
+class Divide(Message):
+    """Shares for a round of a script's ranks. Document: policy, ranks, budget, minimum, reports of the round before."""
+
+    kind = "divide"
+    proto: int
+    name: str
+    round: int
+
+
 # Host to operator ---------------------------------------------------------------------------------------------------
 
 
@@ -153,7 +163,7 @@ class Refused(Message):
     exit_code: int
 
 
-FROM_OPERATOR: tuple[type[Message], ...] = (Submit, Status, Runs, Stop, Resume, Watch, Unwatch)
+FROM_OPERATOR: tuple[type[Message], ...] = (Submit, Status, Runs, Stop, Resume, Watch, Unwatch, Divide)
 TO_OPERATOR: tuple[type[Message], ...] = (Queued, Told, Stopping, News, Ended, Refused)
 
 # Names of tickets and experiments become names of folders.

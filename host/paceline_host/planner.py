@@ -32,8 +32,17 @@ class Planner(Protocol):
         """Take what a board drew while it did not compute; told right before a plan, where `heeds_waits`."""
         ...
 
+    def observe_steps(self, board: int, seconds: float, samples: int) -> None:
+        """Take a board's measured compute of the last steps of a round; told where `every` is not 0."""
+        ...
+
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the present estimate, None before the first report."""
+        ...
+
+    @property
+    def every(self) -> int:
+        """So many steps of a round, and what is left of it is divided anew by `seconds_per_sample`; 0: never."""
         ...
 
     @property
@@ -53,6 +62,7 @@ class Measured(ABC):
     heeds_waits = False
 
     def __init__(self, boards: int, budget: int, minimum: int, policy: Policy, silos: Silos = ()) -> None:
+        self.every = policy.every
         self._minimum = minimum
         self._silos = silos or ((tuple(range(boards)), budget),)
         kind = policy.name if policy.kind == "frontier" else "weighted"
@@ -68,6 +78,9 @@ class Measured(ABC):
 
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         self.controller.observe_wait(board, seconds, energy_j)
+
+    def observe_steps(self, board: int, seconds: float, samples: int) -> None:
+        raise NotImplementedError(f"{type(self).__name__} plans whole rounds")
 
     def seconds_per_sample(self, board: int) -> float | None:
         return self.controller.pace(board)  # not from the list of all: each lease asks
@@ -135,18 +148,33 @@ class Equal(Measured):
 
 
 class EmaBatch(Measured):
-    """Shares proportional to smoothed throughput, renewed each round: no dead-band, no joules, nothing held back."""
+    """Shares proportional to smoothed throughput: no dead-band, no joules, nothing held back. Renewed each round by the
+    round's mean throughput, or every k steps by that of the k steps.
+    """
 
     SMOOTHING = 0.5
 
     def __init__(self, boards: int, budget: int, minimum: int, policy: Policy, silos: Silos = ()) -> None:
         super().__init__(boards, budget, minimum, policy, silos)
         self._rates: dict[int, float] = {}  # samples a second
+        self._told: set[int] = set()  # whose steps of this round are known: their account says nothing new
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
         super().observe(board, seconds, energy_j, samples)
-        new, a = samples / seconds, self.SMOOTHING
-        self._rates[board] = a * new + (1 - a) * self._rates.get(board, new)
+        if board not in self._told:
+            self._learn(board, samples / seconds)
+        self._told.discard(board)
+
+    def observe_steps(self, board: int, seconds: float, samples: int) -> None:
+        self._told.add(board)
+        self._learn(board, samples / seconds)
+
+    def _learn(self, board: int, rate: float) -> None:
+        a = self.SMOOTHING
+        self._rates[board] = a * rate + (1 - a) * self._rates.get(board, rate)
+
+    def seconds_per_sample(self, board: int) -> float | None:
+        return 1.0 / self._rates[board] if board in self._rates else None
 
     def plan(self, present: Sequence[int]) -> list[int]:
         return self._by_costs(present, {board: 1.0 / rate for board, rate in self._rates.items()})

@@ -16,6 +16,7 @@ from pathlib import Path
 from paceline.errors import DamagedError, RunError, StorageError
 from paceline.tasks import Task
 from paceline_host import checkpoint, left_out, records
+from paceline_host.ddp import paces
 from paceline_host.journal import JOURNAL, has_journal, is_held
 from paceline_host.ledger import Ledger
 from paceline_host.planner import Planner
@@ -89,6 +90,7 @@ def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
     """
     with Ledger(folder) as ledger:
         waits, idle = _waits(ledger), left_out.read(ledger.events(left_out.KIND))
+        steps = paces.read(ledger.events(paces.KIND))
         for row in ledger.rounds():
             planned = [s for s in ledger.slices(row.round) if s.redealt_from is None]
             for wait in waits[row.round]:
@@ -101,6 +103,8 @@ def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
                     f"{folder}: this version of paceline plans round {row.round} in another way than the journal says; "
                     "go on with the version that began the run"
                 )
+            for pace in steps[row.round]:
+                planner.observe_steps(*pace)
             for c in _accounts(ledger.contributions(row.round, "accepted")):
                 planner.observe(c.board, *_report(c))
 
@@ -118,6 +122,7 @@ class Reported:
         self.seconds_per_sample = planner.seconds_per_sample
         self._round = 0
         self.heeds_waits = False  # of this run
+        self.every = planner.every
         with Ledger(folder) as ledger:
             self._plans = {
                 row.round: {s.board: s.samples for s in ledger.slices(row.round) if s.redealt_from is None}
@@ -126,6 +131,10 @@ class Reported:
             for number, boards in left_out.read(ledger.events(left_out.KIND)).items():
                 self._plans[number] |= dict.fromkeys(boards, 0)
             self._waits = _waits(ledger)
+            self._steps: dict[tuple[int, int], list[paces.Pace]] = defaultdict(list)  # by round and board
+            for number, found in paces.read(ledger.events(paces.KIND)).items():
+                for pace in found:
+                    self._steps[number, pace[0]].append(pace)
             self._reports: dict[int, list[records.Contribution]] = defaultdict(list)
             for number in self._plans:
                 self._reports[number] = _accounts(ledger.contributions(number, "accepted"))
@@ -152,6 +161,11 @@ class Reported:
 
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         """Take note of nothing, likewise."""
+
+    def observe_steps(self, board: int, seconds: float, samples: int) -> None:
+        """Tell the policy what that run's next steps of this round took."""
+        if theirs := self._steps[self._round, board]:
+            self._planner.observe_steps(*theirs.pop(0))
 
     @property
     def notes(self) -> tuple[str, ...]:

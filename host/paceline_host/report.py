@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from paceline_host.ddp.figures import RankFigures
-from paceline_host.figures import RunFigures, SplitFigures, figures
+from paceline_host.figures import RoundFigures, RunFigures, SplitFigures, figures
 from paceline_host.hfl.figures import SiloFigures
 from paceline_host.journal import JOURNAL
 from paceline_host.records import PARTS
 from paceline_host.runs import run_folders
 
 SCHEMA = "paceline-report-1"
+TARGET = "to the target accuracy"
 REFERENCE = "equal"  # the policy that others are compared with
 UNKNOWN = "unknown"
 WIDTH = 100
@@ -42,6 +43,7 @@ class Report:
     name: str
     runs: tuple[RunFigures, ...]
     beside: tuple[RunFigures, ...] = ()  # runs of the same comparison that are not shown, only compared with
+    target: float | None = None  # accuracy until which time and joules are counted
 
     def change(self, run: RunFigures) -> Change | None:
         """Compare a run with the reference; None when there is none, or the run is it."""
@@ -161,6 +163,8 @@ def wanted(report: Report, name: str) -> bool:
         return any(report.change(run) is not None for run in report.runs)
     if name.lstrip().startswith("closed form"):
         return any(run.run.declared and run.run.regime == "pma" for run in report.runs)
+    if name.endswith(TARGET):
+        return report.target is not None
     if name.startswith("controller"):
         return any(run.split is None for run in report.runs)
     if name in SPLIT_ROWS:
@@ -220,6 +224,17 @@ def _accuracy(report: Report, run: RunFigures) -> str:
     return _percent(run.accuracy, 2)
 
 
+def _until(report: Report, run: RunFigures, figure: Callable[[RoundFigures], str]) -> str:
+    """Return a figure of the round that reached the target first (DECISIONS 42)."""
+    found = (one for one in run.rounds if one.accuracy is not None and one.accuracy >= (report.target or 0.0))
+    first = next(found, None)
+    return "not reached" if first is None else figure(first)
+
+
+def _joules_so_far(run: RunFigures, joules: float | None) -> str:
+    return UNKNOWN if joules is None else f"{_at_least(run)}{joules:.1f} J"
+
+
 def _loss(report: Report, run: RunFigures) -> str:
     return UNKNOWN if run.loss is None else f"{run.loss:.4f}" if run.loss < 1000 else f"{run.loss:.3g}"
 
@@ -269,6 +284,8 @@ ROWS: list[tuple[str, Cell]] = [
     ("waiting in collectives, a rank and round", _ranks(lambda ranks: _seconds(ranks.exposed_s))),
     ("drift found at rounds' begins", _ranks(lambda r: "not compared" if r.drift is None else f"{r.drift:.1g}")),
     ("accuracy at the end", _accuracy),
+    (f"time {TARGET}", lambda report, run: _until(report, run, lambda one: _seconds(one.end_s))),
+    (f"joules {TARGET}", lambda report, run: _until(report, run, lambda one: _joules_so_far(run, one.joules))),
     ("loss at the end", _loss),
     ("controller, share of the rounds' time", lambda _, run: _percent(run.controller_fraction, 4)),
     ("steps an epoch", _split(lambda split: f"{split.steps:,.0f}")),

@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.session import State
 from paceline_host import machine as m
+from paceline_host.boards import GroupWait
 from paceline_host.muster import Muster
 from paceline_host.server import Presence
 
@@ -42,7 +43,10 @@ def run_waits(machine: Muster, phase_since_s: float, now_s: float) -> list[Row]:
         ]
     at_work = [board for board in machine.boards if board.lease is not None]
     if machine.phase == "working" and at_work:
-        return [_lease_wait("the run", board, now_s) for board in at_work]
+        groups = machine.waiting_groups()
+        done = {machine.boards[index].name for group in groups for index in group.boards}
+        busy = [_lease_wait("the run", board, now_s) for board in at_work if board.name not in done]
+        return [*(_group_wait(group.who, group, now_s) for group in groups), *busy]
     if not usable and machine.phase in ("planning", "working"):
         return [_wait("the run", "any board to come back", phase_since_s, machine.wake_s(), "patience", now_s)]
     if machine.phase == "finished":
@@ -80,6 +84,11 @@ def _busy_row(machine: Muster, board: m.Board, now_s: float) -> Row:
         return _row(board.name, "connected", "gets no more work in this run, after failures", board.since_s, now_s)
     if session is None:
         return _row(board.name, "connected", "greets the host", board.since_s, now_s)
+    for group in machine.waiting_groups():
+        if any(machine.boards[index] is board for index in group.boards):
+            wait = _group_wait(board.name, group, now_s)
+            doing = f"waits for {wait['for']}"
+            return {**_row(board.name, "connected", doing, group.since_s, now_s), **_limits(wait)}
     if lease is not None:
         wait = _lease_wait(board.name, board, now_s)
         doing = _doing(board)
@@ -106,6 +115,10 @@ def _idle_wait(machine: Muster, board: m.Board, now_s: float) -> Row:
     if machine.phase == "ending":
         return _wait(board.name, "the end of the run", since_s, machine.wake_s(), "end deadline", now_s)
     return _wait(board.name, "the next plan", since_s, None, NO_LIMIT, now_s)
+
+
+def _group_wait(who: str, group: GroupWait, now_s: float) -> Row:
+    return _wait(who, _names(group.names), group.since_s, group.until_s, "patience", now_s)
 
 
 def _lease_wait(who: str, board: m.Board, now_s: float) -> Row:
@@ -172,7 +185,8 @@ def _lines(status: Row, clock_s: float) -> Iterator[str]:
         where = at if active["policy"] else ", is being prepared"
         yield f"active   {active['ticket']} of {active['by']}{where}{ends}"
         for wait in active["waits"]:
-            yield f"         waits for {wait['for']}{_when(wait, clock_s)}"
+            who = "" if wait["who"] == "the run" else f"{wait['who']} "
+            yield f"         {who}waits for {wait['for']}{_when(wait, clock_s)}"
     for place, ticket in enumerate(status["queue"], start=1):
         yield f"queue    {place}. {ticket['ticket']} of {ticket['by']}"
     here = sum(board["state"] == "connected" for board in boards)
@@ -180,6 +194,12 @@ def _lines(status: Row, clock_s: float) -> Iterator[str]:
     width = max((len(board["name"]) for board in boards), default=0)
     for board in boards:
         yield f"         {board['name']:<{width}}  {board['state']:<9}  {board['doing']}{_when(board, clock_s)}"
+    for script in status.get("scripts", ()):
+        shares = ", ".join(str(share) for share in script["shares"])
+        yield (
+            f"script   {script['name']} of {script['by']}, {script['policy']}: round {script['round']}, "
+            f"shares {shares}, asked {_span(script['last_s'])} ago"
+        )
     for stranger in status["pending"]:
         yield (
             f"pending  unknown key {stranger['fingerprint']} from {stranger['address']}, {stranger['times']} times, "

@@ -74,21 +74,24 @@ def test_a_rank_that_does_not_come_is_named_when_the_patience_ends() -> None:
     group.close()
 
 
-def test_ranks_that_differ_are_named_before_any_collective() -> None:
+@pytest.mark.parametrize(
+    ("key", "ours", "theirs"), [("torch", "2.4", "2.5"), ("model", "ab12", "cd34"), ("dtype", "float32", "float64")]
+)
+def test_ranks_that_differ_are_named_before_any_collective(key: str, ours: str, theirs: str) -> None:
     first, second = Group(0, NAMES, HERE, 10.0), Group(1, NAMES, HERE, 10.0)
     port = first.open()
     found: list[Broken] = []
 
     def come() -> None:
         second.find(HERE, port)
-        found.append(broken(lambda: second.meet({"torch": "2.5", "model": "m"})))
+        found.append(broken(lambda: second.meet({"same": "s", key: theirs})))
 
     other = threading.Thread(target=come)
     other.start()
-    found.append(broken(lambda: first.meet({"torch": "2.4", "model": "m"})))
+    found.append(broken(lambda: first.meet({"same": "s", key: ours})))
     other.join()
     for one in found:
         assert (one.kind, one.blamed) == ("different", [1])
-        assert "slow has torch 2.5, fast 2.4" in str(one)
+        assert f"slow has {key} {theirs}, fast {ours}" in str(one)
     first.close()
     second.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.policies import POLICIES, Policy, policy
+from paceline.policies import POLICIES, Policy, fits, policy
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,13 @@ def test_the_others_have_none(name: str) -> None:
     assert (found.kind, found.w_energy) == (name, None)
 
 
+def test_ema_batch_may_be_renewed_every_so_many_steps_where_rounds_have_steps() -> None:
+    found = policy("ema-batch:every=10")
+    assert (found.kind, found.every) == ("ema-batch", 10)
+    assert [fits(found, regime) for regime in ("pma", "ddp", "hfl")] == [False, True, True]
+    assert fits(policy("ema-batch"), "pma")
+
+
 def test_the_table_holds_each_under_its_own_name() -> None:
     assert all(policy(name).name == name for name in POLICIES)
 
@@ -44,6 +51,8 @@ def test_the_table_holds_each_under_its_own_name() -> None:
         ),
         ("w_energy:1.5", "the weight is no number from 0 to 1"),
         ("w_energy:nan", "the weight is no number from 0 to 1"),
+        ("ema-batch:every=0", "expected a number of steps from 1 on; for instance ema-batch:every=10"),
+        ("ema-batch:every=often", "expected a number of steps from 1 on"),
         ("w_energy:lots", "the weight is no number from 0 to 1; for instance w_energy:0.3"),
     ],
 )

@@ -15,7 +15,7 @@ from paceline.wire import MAX_INT
 from paceline_host.planner import Planner, make
 
 FRONTIER = ["frontier:energy", "frontier:edp", "frontier:deadline=1.1x", "frontier:deadline=2s", "frontier:budget=5J"]
-NAMES = [*(name for name in POLICIES if name != "oort"), "w_energy:0.3", *FRONTIER]
+NAMES = [*(name for name in POLICIES if name != "oort"), "ema-batch:every=10", "w_energy:0.3", *FRONTIER]
 
 
 def named(name: str, boards: int = 4, budget: int = 120, minimum: int = 2) -> Planner:
@@ -79,6 +79,21 @@ def test_equal_stays_equal_and_static_keeps_its_first_measurement() -> None:
     assert (first, second) == ([30] * 4, [40, 40, 20, 20])
     for board in range(4):
         planner.observe(board, 1000.0, 1.0, 1)
+    assert planner.plan(range(4)) == [40, 40, 20, 20]
+
+
+def test_ema_batch_follows_the_throughput_of_the_last_steps_and_takes_a_rounds_account_only_for_lack_of_them() -> None:
+    planner = named("ema-batch:every=10")
+    assert planner.every == 10
+    planner.plan(range(4))
+    for board in range(4):
+        planner.observe_steps(board, 10.0, 10)
+    planner.observe_steps(0, 20.0, 60)  # 3 a second after 1: smoothed, 2
+    for board in range(4):
+        planner.observe(board, 1000.0, 1.0, 1)
+    assert planner.seconds_per_sample(0) == 0.5
+    assert planner.plan(range(4)) == [48, 24, 24, 24]
+    planner.observe(1, 2.0, 1.0, 6)  # of its steps of this round nothing was told
     assert planner.plan(range(4)) == [40, 40, 20, 20]
 
 

@@ -5,6 +5,7 @@ anywhere.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import partial
 
@@ -62,31 +63,58 @@ def test_one_rank_alone_trains() -> None:
     check_rounds(world)
 
 
-def messages() -> int:
+def test_every_k_steps_the_rest_of_a_round_is_dealt_anew_to_the_group_that_is_there() -> None:
+    world = started(RankWorld(rounds=2, budget=60, steps=6, every=2, paces_s=(0.1, 0.2, 0.4)))
+    assert world.run().ok
+    check_rounds(world)
+    assert len(world.groups) == 2, "one group a round, whatever was dealt in it"
+    shares = [[0, 0, 0], [0, 0, 0], [0, 0, 0]]
+    for part in sorted(world.journal.closed[0].parts, key=lambda part: part.slice.index):
+        stretch = next(i for i, row in enumerate(shares) if not row[part.board])
+        shares[stretch][part.board] = part.slice.samples
+        assert part.steps == 2
+    assert shares == [[8, 6, 6], [12, 6, 2], [11, 6, 3]]
+    told = [json.loads(text) for text in world.journal.said("paces")]
+    assert len(told) == 2 * 3, "each stretch is told, and in the journal"
+    assert [samples for _, samples in told[1].values()] == shares[1]
+    assert [seconds / samples for seconds, samples in told[1].values()] == pytest.approx([0.01, 0.02, 0.04])
+    assert [row[2] for row in world.planner.steps[:6]] == [*shares[0], *shares[1]]  # type: ignore[attr-defined]
+
+
+def test_figures_that_are_none_cost_their_rank_the_round() -> None:
+    world = started(RankWorld(every=2))
+    liar = rank(world, 1)
+    liar.lies = True
+    assert world.run().ok
+    check_rounds(world)
+    assert any("board-1: what a rank measured of its steps is no table" in t for t in world.journal.said("rejected"))
+
+
+def messages(every: int) -> int:
     """Return how many messages an undisturbed run takes."""
-    world = started(RankWorld())
+    world = started(RankWorld(every=every))
     world.hook = killer = Killer(-1, 0, 0.0)
     assert world.run().ok
     return killer.seen
 
 
-COUNT = messages()
-
-
+@pytest.mark.parametrize("every", [0, 1])
 @pytest.mark.parametrize("board", [0, 1])
 @pytest.mark.parametrize("notices", [True, False], ids=["seen-to-end", "silent"])
 @pytest.mark.parametrize("back_s", [0.0, 0.5, 40.0], ids=["for-good", "back-soon", "back-late"])
-def test_a_rank_lost_at_any_message_makes_no_wrong_step_and_no_hang(notices: bool, back_s: float, board: int) -> None:
-    lost = 0
-    for at in range(1, COUNT + 1):
-        world = started(RankWorld(notices=notices))
+def test_a_rank_lost_at_any_message_makes_no_wrong_step_and_no_hang(
+    notices: bool, back_s: float, board: int, every: int
+) -> None:
+    lost, count = 0, messages(every)
+    for at in range(1, count + 1, 5 if every else 1):
+        world = started(RankWorld(notices=notices, every=every))
         world.hook = killer = Killer(at, board, back_s)
         finish = world.run()
         assert finish.ok, f"{killer.where} ({at}): {finish.reason}"
         check_rounds(world)
         assert len(world.journal.closed) == 2
         lost += bool(world.journal.losses)
-    assert lost > COUNT // 3  # else the kills hit nothing
+    assert lost > count // (15 if every else 3)  # else the kills hit nothing
 
 
 @pytest.mark.parametrize("at_s", [round(0.1 * n, 1) for n in range(1, 60, 2)])
@@ -219,10 +247,10 @@ def test_a_state_that_is_not_finite_voids_the_round_and_three_times_ends_the_run
     assert "has training diverged" in finish.reason
 
 
-@pytest.mark.parametrize("boards", [1, 3])
-def test_a_host_started_again_begins_the_open_round_anew_with_the_same_state(boards: int) -> None:
-    for at in range(3, 60, 4):
-        world = started(RankWorld(boards=boards))
+@pytest.mark.parametrize(("boards", "every"), [(1, 0), (3, 0), (3, 1)])
+def test_a_host_started_again_begins_the_open_round_anew_with_the_same_state(boards: int, every: int) -> None:
+    for at in range(3, 60 if not every else 120, 4):
+        world = started(RankWorld(boards=boards, every=every))
         world.hook = Restarter(at, lambda kind: kind not in ("ping", "pong", "chunk", "credit"))
         finish = world.run()
         assert finish.ok, finish.reason

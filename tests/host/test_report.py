@@ -91,6 +91,19 @@ def test_the_table_compares_with_equal(tmp_path: Path) -> None:
     assert "one seed" in table
 
 
+def test_time_and_joules_are_counted_until_an_accuracy_was_reached(tmp_path: Path) -> None:
+    report = load_report(compared(tmp_path))
+    assert "target accuracy" not in render(report)
+    first, last = report.runs[1].rounds[1], report.runs[1].rounds[-1]
+    assert first.accuracy is not None
+    assert last.accuracy is not None
+    text = render(replace(report, target=first.accuracy))
+    assert cells(text, "time to the target accuracy")[1] == f"{first.end_s:.2f} s"
+    assert cells(text, "joules to the target accuracy")[1] == f"{first.joules:.1f} J"
+    text = render(replace(report, target=last.accuracy + 0.01))
+    assert cells(text, "time to the target accuracy") == ["not reached", "not reached"]
+
+
 def test_json_says_the_same(tmp_path: Path) -> None:
     report = load_report(compared(tmp_path, active_w=(5.0, None, 3.0)))
     told = json.loads(json.dumps(report.as_json(), allow_nan=False))

@@ -5,6 +5,7 @@ anywhere.
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
@@ -14,8 +15,11 @@ from tests.fakes import FakeBoard, Killer, Restarter, World
 from tests.silo_world import SiloRank, SiloWorld, check_silos
 
 from paceline.errors import CoreError
+from paceline_host.hfl.machine import SiloMachine
 from paceline_host.hfl.silos import SLICES, Silo, SiloSlice
 from paceline_host.regimes import Slice
+from paceline_host.server import Presence
+from paceline_host.status import board_rows, run_waits
 
 WITH_ONE = (((0, 1), 16, 20), ((2,), 7, 30))  # two boards, and a silo of one
 
@@ -62,6 +66,32 @@ def test_the_faster_silo_waits_for_the_other_and_says_for_how_long() -> None:
         assert 0.7 < fast.waited_s < 0.74  # in each of 4 steps some rank has 2 samples: 8 x 0.1 s against 8 x 0.01 s
 
 
+def test_the_status_names_the_silo_that_another_one_waits_for() -> None:
+    world = started(SiloWorld(paces_s=(0.1, 0.1, 1.0, 1.0)))
+    machine = world.machine
+    assert isinstance(machine, SiloMachine)
+    seen: list[tuple[str, dict[str, str]]] = []
+
+    def look() -> None:
+        if machine.waiting_groups():
+            rows = board_rows(names, machine, here, 0.0, world.now_s)
+            seen.append((json.dumps(run_waits(machine, 0.0, world.now_s)), {row["name"]: row["doing"] for row in rows}))
+
+    names = [board.name for board in machine.boards]
+    here = {name: Presence(True, 0.0) for name in names}
+    for tick in range(400):
+        world.at(0.01 * tick, look)
+    assert world.run().ok
+    text, doing = seen[0]
+    first, *others = json.loads(text)
+    assert (first["who"], first["for"], first["limit"]) == ("silo silo-0", "silo silo-1", "patience")
+    assert 0.0 <= first["since_s"] < 0.05
+    assert 0.0 < first["until_s"] <= 3 * world.facts.patience_s
+    assert [wait["for"].partition(":")[0] for wait in others] == names[2:]
+    assert [doing[name] for name in names[:2]] == ["waits for silo silo-1"] * 2
+    assert doing[names[2]].startswith("trains, ")
+
+
 def test_a_board_hears_of_its_own_silo_alone() -> None:
     world = started(SiloWorld(WITH_ONE))
     assert world.run().ok
@@ -69,6 +99,17 @@ def test_a_board_hears_of_its_own_silo_alone() -> None:
         0: {"silo": 0}, 1: {"silo": 0}, 2: {"silo": 1}
     }  # fmt: skip
     assert {board for board, _ in world.scheduled} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("at", [0, *range(40, 130, 6)])
+def test_what_is_left_of_a_round_is_dealt_anew_within_each_silo_whoever_is_lost(at: int) -> None:
+    world = started(SiloWorld(WITH_ONE, every=2))
+    world.hook = Killer(at, 0, 0.5)
+    assert world.run().ok
+    check_silos(world)
+    stretches = {(board, told["first"]) for board, told in world.scheduled if told["stays"]}
+    assert stretches >= {(1, 2), (2, 2)}
+    assert all(len(json.loads(text)) <= 2 for text in world.journal.said("paces"))
 
 
 def messages() -> int:

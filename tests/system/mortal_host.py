@@ -126,7 +126,7 @@ def patch() -> None:
     }  # fmt: skip
     checkpoint.save = saved
     journal.BLOB_BYTES = 16  # the smallest model goes through the spool
-    report.print_report = lambda folder, as_json, talk: None
+    report.print_report = lambda *given: None
     for name, (cls, function) in replaced.items():
         setattr(cls, name, function)
 

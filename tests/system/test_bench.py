@@ -11,7 +11,7 @@ import pytest
 from paceline import GlobalSampler
 from paceline.errors import RunError
 from paceline.one_way import KINDS
-from paceline_host import bench_controller, bench_sampler, bench_simulator, bench_transfer
+from paceline_host import bench_controller, bench_ddp, bench_sampler, bench_simulator, bench_transfer
 
 
 def test_what_the_transfer_benchmark_sends_comes_back_by_every_kind() -> None:
@@ -62,3 +62,16 @@ def test_the_controllers_benchmark_agrees_with_its_peer(monkeypatch: pytest.Monk
     assert len({name for name, _, _ in rows}) == len(rows)
     assert {unit for _, unit, _ in rows} <= {"us", "ms", "x"}
     assert all(len(values) == 2 and min(values) > 0 for _, _, values in rows)
+
+
+def test_the_benchmark_of_ranks_steps_both_ways_and_loses_all_ranks_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_ddp, "GROUP", 3)
+    rows = list(bench_ddp.measure(turns=60, warm=20))
+    assert [(unit, len(values)) for _, unit, values in rows] == [("ms", 40)] * 2 + [("x", 1)] * 2 + [
+        ("ms", 2),
+        ("ms", 1),
+    ]
+    assert all(value > 0 for _, _, values in rows for value in values)
+    monkeypatch.setattr(bench_ddp, "PROGRAM", "paceline_agent.workers.no_such")
+    with pytest.raises(RunError, match="ended without figures"):
+        list(bench_ddp.measure(turns=60))

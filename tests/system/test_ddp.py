@@ -31,6 +31,7 @@ PLANTED = Path(__file__).parent / "planted"
 FAULTS = Path(__file__).parent / "planted_faults"
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
 STEPS, ROUNDS, BUDGET = 5, 2, 60
+POLICIES = ["equal", "time", "ema-batch", "ema-batch:every=2"]
 TASK = {"name": "mnist", "model": "cnn", "precision": "float64", "learning_rate": 0.1, "momentum": 0.9}
 RUN = {"regime": "ddp", "rounds": ROUNDS, "policies": ["equal"], "seed": 3, "budget": BUDGET, "steps": STEPS}
 
@@ -99,11 +100,11 @@ def test_any_policy_trains_what_one_process_would(
     tmp_path: Path, pictures: Path, alone: list[np.ndarray[Any, Any]]
 ) -> None:
     with Bench(tmp_path) as bench:
-        host = bench.host(experiment(bench, pictures, {"policies": ["equal", "time", "ema-batch"]}))
+        host = bench.host(experiment(bench, pictures, {"policies": POLICIES}))
         assert host.ends() == 0, host.err
         folder = bench.folder / "runs" / "exp-001"
-        for policy in ("equal", "time", "ema-batch"):
-            assert same(models(folder / policy, pictures), alone), policy
+        for policy in POLICIES:
+            assert same(models(folder / policy.replace(":", "-"), pictures), alone), policy
         text = render(load_report(folder))
         for row in ("CV of forward times of a step", "slowest rank of each step", "drift found at rounds' begins"):
             assert row in text
@@ -161,27 +162,82 @@ def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
             assert "again a group, of 2 ranks" in formed[-1]
 
 
+def test_a_board_that_stands_still_beyond_the_patience_and_comes_to_is_in_again(tmp_path: Path, pictures: Path) -> None:
+    rounds = 6
+    with Bench(tmp_path) as bench:
+        slow = {"reference_seconds_per_sample": 6.0}
+        host = bench.host(experiment(bench, pictures, {"patience_s": 2.0, "rounds": rounds}, task=slow))
+        trainer = in_a_step(bench, host)
+        with Ledger(bench.folder / "runs" / "exp-001" / "equal") as ledger:
+            agent = next(board.agent_pid for board in ledger.boards() if board.name == "slow")
+        assert agent is not None
+        for pid in (agent, trainer):
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            bench.watch(
+                "exp-001/equal", "its lease to be lost",
+                lambda ledger: [c for c in ledger.contributions() if (c.board, c.verdict) == (2, "lost")], host,
+            )  # fmt: skip
+        finally:
+            for pid in (agent, trainer):
+                os.kill(pid, signal.SIGCONT)
+        assert host.ends() == 0, host.err
+        folder = bench.folder / "runs" / "exp-001" / "equal"
+        assert same(models(folder, pictures, rounds), trained_alone(pictures, rounds))
+        with Ledger(folder) as ledger:
+            assert 2 not in {c.board for c in ledger.contributions(1, "accepted") if c.compute_us}
+            assert {c.board for c in ledger.contributions(rounds, "accepted")} == {0, 1, 2}
+
+
 def test_a_rank_that_dies_or_diverges_in_any_phase_of_a_step_changes_nothing_of_what_is_trained(
     tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds, marks = 8, tmp_path / "marks"
+    rounds, marks = 11, tmp_path / "marks"
     marks.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(FAULTS))
     monkeypatch.setenv("PACELINE_PLANT", str(marks))
     with Bench(tmp_path) as bench:
         slow = {"reference_seconds_per_sample": 6.0}  # so that who was lost is back before the rounds are over
-        host = bench.host(experiment(bench, pictures, {"rounds": rounds}, task=slow))
+        host = bench.host(experiment(bench, pictures, {"rounds": rounds, "patience_s": 6.0}, task=slow))
         assert host.ends(120.0) == 0, host.err
-        assert {path.name for path in marks.iterdir()} == {"forward", "backward", "all-reduce", "nan"}
+        assert {path.name for path in marks.iterdir()} == {"forward", "backward", "all-reduce", "nan", "between"}
         folder = bench.folder / "runs" / "exp-001" / "equal"
         assert same(models(folder, pictures, rounds), trained_alone(pictures, rounds))
         with Ledger(folder) as ledger:
             lost = [c for c in ledger.contributions() if c.verdict != "accepted"]
-            assert len(lost) == len({c.round for c in lost}) == 4
+            assert len(lost) == len({c.round for c in lost}) == 5
             assert sum("the loss is not finite" in c.reason for c in lost) == 1
-            assert sum("the trainer process is gone" in c.reason for c in lost) == 3
+            assert sum("the trainer process is gone" in c.reason for c in lost) == 4
             whole = {c.board for c in ledger.contributions(rounds, "accepted")}
             assert whole == {0, 1, 2}, "who was lost in a round is back in the next one"
+
+
+def test_a_host_killed_in_a_round_tells_its_policy_of_the_steps_that_were_done(
+    tmp_path: Path, pictures: Path, alone: list[np.ndarray[Any, Any]]
+) -> None:
+    with Bench(tmp_path) as bench:
+        paced = {"reference_seconds_per_sample": 6.0}
+        file = experiment(bench, pictures, {"policies": ["ema-batch:every=2"]}, task=paced)
+        listed, name, bits = bench.folder / "points", "ema-batch-every=2", dict[str, list[bytes]]()
+        assert mortal(bench, "LIST", listed, "run", file, "--runs-dir", bench.folder / "runs") == 0
+        with Ledger(bench.folder / "runs" / "exp-001" / name) as ledger:
+            last = {c.board: c.samples for c in sorted(ledger.contributions(1, "accepted"), key=lambda c: c.slice)}
+            assert last[0] > last[1] > last[2], "the first round's last steps are divided as its first ones were"
+            assert len(ledger.events("paces")) == ROUNDS * 3
+        points = [p for p in listed.read_text("utf-8").split() if "tensor" in p]
+        hit = bench.folder / "hit"
+        assert mortal(bench, points[-4], hit, "run", file, "--runs-dir", bench.folder / "again") == KILLED
+        resumed = bench.start("resume", "paceline", "resume", bench.folder / "again" / "exp-001")
+        assert resumed.ends() == 0, resumed.err
+        assert same(models(bench.folder / "again" / "exp-001" / name, pictures), alone)
+        replayed = bench.start(
+            "replay", "paceline", "run", file, "--runs-dir", bench.folder / "third", "--replay-reports",
+            bench.folder / "runs" / "exp-001",
+        )  # fmt: skip
+        assert replayed.ends() == 0, replayed.err
+        for run in ("runs", "third"):
+            bits[run] = [model.tobytes() for model in models(bench.folder / run / "exp-001" / name, pictures)]
+        assert bits["runs"] == bits["third"], "the same measurements lead to the same shares, and they to the same bits"
 
 
 def test_a_host_killed_in_a_round_comes_to_the_same_bits(tmp_path: Path, pictures: Path) -> None:
@@ -247,6 +303,7 @@ def test_training_that_diverges_ends_with_the_reason(tmp_path: Path, pictures: P
         ({"steps": 0}, {}, "run.steps is missing"),
         ({}, {"name": "linear"}, "its model is no torch module"),
         ({"regime": "pma"}, {}, "only regime ddp has such steps"),
+        ({"regime": "pma", "policies": ["ema-batch:every=2"]}, {}, "counts steps of a round, which regime pma has not"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(

@@ -133,7 +133,7 @@ def same(found: list[Weights], expected: list[Weights]) -> bool:
 def test_any_policy_trains_what_one_process_would_by_silos(
     tmp_path: Path, pictures: Path, alone: list[Weights]
 ) -> None:
-    policies = ["equal", "time", "ema-batch", "frontier:energy"]
+    policies = ["equal", "time", "ema-batch:every=2", "frontier:energy"]
     with Bench(tmp_path) as bench:
         host = bench.host(experiment(bench, pictures, {"policies": policies}, task=PACED))
         assert host.ends(WITHIN_S) == 0, host.err

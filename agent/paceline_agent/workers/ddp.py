@@ -119,7 +119,8 @@ class DdpWorker:
         broken: dict[str, object] = {}
         done = False
         try:
-            self._join(given, plan)
+            if not plan["stays"]:
+                self._join(given, plan)
             done = self._train(plan)
         except Broken as error:
             broken = {"kind": error.kind, "reason": str(error), "blamed": error.blamed}
@@ -153,10 +154,10 @@ class DdpWorker:
         group.wrap(trainable.flat.module, trainable.loss)
 
     def _train(self, plan: Mapping[str, Any]) -> bool:
-        """Step to the round's end; False: the host has something to say."""
+        """Step as far as the plan reaches; False: the host has something to say."""
         first, rank = plan["first"], plan["rank"]
         deal = Deal(plan["shares"], plan["steps"], self._settings.minimum)
-        for step in range(plan["steps"]):
+        for step in range(plan["stretch"]):
             if self._clock.look():
                 return False
             own, total = deal.counts(step, rank)

@@ -43,6 +43,20 @@ class Broken(Exception):
         self.kind, self.blamed = kind, list(blamed)
 
 
+class _Network(nn.Module):
+    """What DistributedDataParallel wraps: what fails before a forward has come here is an exchange of its own."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.is_entered = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.is_entered = True
+        output: torch.Tensor = self.inner(x)
+        return output
+
+
 class Group:
     """Make it, `open` (rank 0) or `find` the store, `meet`, `share`, `wrap`; then `step`. Raises Broken."""
 
@@ -122,7 +136,7 @@ class Group:
 
         def wrapped() -> None:
             # Buffers are each rank's own within a round: their broadcast would stand in front of each forward.
-            self._model = DistributedDataParallel(module, broadcast_buffers=False)
+            self._model = DistributedDataParallel(_Network(module), broadcast_buffers=False)
             mean.attach(self._model)
 
         self._try(wrapped)
@@ -152,7 +166,7 @@ class Group:
 
         mean.counts, mean.before_sync = (own, total), before_sync
         begin_s = time.monotonic()
-        output = self._model(x)
+        output = self._forward(x)
         after_forward()
         forward_s = time.monotonic() - begin_s
         loss = self._loss(output, y) if own else output.sum() * 0
@@ -161,6 +175,17 @@ class Group:
         if raised:
             raise raised[0]
         return forward_s, mean.local_s - begin_s, max(0.0, mean.synced_s - mean.local_s)
+
+    def _forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self._model is not None
+        self._model.module.is_entered = False
+        try:
+            output: torch.Tensor = self._model(x)
+        except RuntimeError as error:
+            if self._model.module.is_entered:
+                raise
+            raise Broken("collective", f"a collective failed: {_first_line(error)}") from None
+        return output
 
     def close(self) -> None:
         """Let go of the group; neighbours that wait for this rank find out at once.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a rank's steps under DistributedDataParallel and turns them into the next shares, without a host.
+"""Measures a rank's steps under DistributedDataParallel and turns them into the next shares.
 
 Forward, compute (from forward's begin until the last local gradient) and exposed synchronisation (from there until the
-last sum) are separate; waiting is never taken for work. At a round's end all ranks exchange their reports.
+last sum) are separate; waiting is never taken for work. At a round's end all ranks exchange their reports; rank 0 asks
+the controller, which is one in this process, or a host (paceline_host.host_controller).
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.controller import Controller
+from paceline.errors import CoreError, PacelineError
 from paceline.torch.gradients import SampleMean
 from paceline.torch.sampler import UnevenBatchSampler
 from paceline.uneven import Imbalance, imbalance
 
 Batch = TypeVar("Batch")
 FORWARD, COMPUTE, EXPOSED = range(3)
+TEXT_BYTES = 4096  # of what rank 0 tells the others
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,29 @@ class RoundFigures:
     samples: tuple[int, ...]
 
 
+class Shares(Protocol):
+    """What is asked for shares: a paceline.Controller, or a host."""
+
+    def observe(self, i: int, seconds: float, energy_j: float | None, samples: int) -> object:
+        """Take what rank i took for its samples of the round."""
+        ...
+
+    def allocate(self) -> list[int]:
+        """Return the next round's shares. Raises PacelineError."""
+        ...
+
+
 class RoundReporter:
     """Attaches `SampleMean` to a model; go through the loader by `steps`, and end each round with `end_round`."""
 
     def __init__(
-        self, model: DistributedDataParallel, sampler: UnevenBatchSampler, controller: Controller | None = None, *,
+        self, model: DistributedDataParallel, sampler: UnevenBatchSampler, controller: Shares | None = None, *,
         w_energy: float = 0.0, joules: Callable[[], float | None] = lambda: None,
         group: dist.ProcessGroup | None = None,
     ) -> None:  # fmt: skip
-        """`controller` None: one for these ranks with `w_energy`. `joules`: since the round began, of computing."""
+        """`controller`: of rank 0, which alone asks it; None: one for these ranks with `w_energy`. `joules`: since the
+        round began, of computing.
+        """
         self.mean = SampleMean(group)
         self.mean.attach(model)
         self.figures: RoundFigures | None = None
@@ -71,7 +88,10 @@ class RoundReporter:
             self._rows.append((self._forward_s, mean.local_s - self._begin_s, max(0.0, mean.synced_s - mean.local_s)))
 
     def end_round(self) -> list[int]:
-        """Exchange reports, learn from them, and return the next shares: rank 0's, so that all have the same."""
+        """Exchange reports, let rank 0's controller learn from them, and return the next shares, the same on all ranks.
+
+        Raises CoreError on all ranks where rank 0 got none; the round's figures are there nevertheless.
+        """
         sampler, rows = self._sampler, self._rows
         own = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), 3)
         tables = [torch.empty_like(own) for _ in range(sampler.world)]
@@ -84,18 +104,35 @@ class RoundReporter:
         samples = [
             sum(sampler.counts_of(step, rank) for step in range(first, sampler.steps)) for rank in range(sampler.world)
         ]
-        for rank, (table, energy) in enumerate(zip(tables, reports, strict=True)):
-            known = None if torch.isnan(energy).item() else float(energy)
-            if samples[rank]:
-                self.controller.observe(rank, float(table[:, COMPUTE].sum()), known, samples[rank])
         self.figures = RoundFigures(
             imbalance(_column(tables, FORWARD), samples), imbalance(_column(tables, COMPUTE), samples),
             tuple(float(table[:, EXPOSED].sum()) for table in tables), tuple(samples),
         )  # fmt: skip
         self._rows = []
-        shares = torch.tensor(self.controller.allocate(), dtype=torch.int64)
-        dist.broadcast(shares, src=0, group=self._group)
-        return [int(share) for share in shares]
+        shares, said = [0] * sampler.world, ""
+        if sampler.rank == 0:
+            try:
+                for rank, (table, energy) in enumerate(zip(tables, reports, strict=True)):
+                    known = None if torch.isnan(energy).item() else float(energy)
+                    if samples[rank]:
+                        self.controller.observe(rank, float(table[:, COMPUTE].sum()), known, samples[rank])
+                shares = self.controller.allocate()
+            except PacelineError as error:
+                said = str(error)
+        return self._spread(shares, said)
+
+    def _spread(self, shares: list[int], said: str) -> list[int]:
+        """Return rank 0's shares; raise what it could not get any for."""
+        text = said.encode()[:TEXT_BYTES]
+        row = torch.tensor([len(text), *shares], dtype=torch.int64)
+        dist.broadcast(row, src=0, group=self._group)
+        if length := int(row[0]):
+            data = torch.zeros(length, dtype=torch.uint8)
+            if text:
+                data[:] = torch.tensor(list(text), dtype=torch.uint8)
+            dist.broadcast(data, src=0, group=self._group)
+            raise CoreError(f"rank 0 got no shares: {bytes(data.tolist()).decode(errors='replace')}")
+        return [int(share) for share in row[1:]]
 
 
 def _column(tables: list[torch.Tensor], which: int) -> list[list[float]]:

@@ -13,6 +13,7 @@ from paceline.commandline import Program
 from paceline.talk import Talk
 
 LEAST_TRIALS = 20
+NAMES = ("allocate", "controller", "sampler", "agent", "round", "join", "transfer", "simulator", "ddp")
 PAGES = ("energy", "meter")  # each a table of its own
 
 
@@ -21,8 +22,7 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, controller, sampler, agent, round, join, transfer, simulator, meter; how"
-        " true joules are: energy",
+        f"what paceline itself costs: {', '.join(NAMES)}, meter; how true joules are: energy",
         about="Each figure with its median, range and number of repeats."
         " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
         " these two run only when they are named.",
@@ -35,6 +35,7 @@ def add(program: Program) -> None:
             ("paceline bench round", "a round that trains nothing, beside the link alone"),
             ("paceline bench join", "1,000 participants join one host; whether a host grows in 1,000 rounds"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
+            ("paceline bench ddp", "a step with our hook beside a plain one; how fast groups form, and form again"),
             ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),
             ("paceline bench meter --beside other/bin/python", "what reading costs, beside CodeCarbon and pyJoules"),
         ],
@@ -44,11 +45,9 @@ def add(program: Program) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help="allocate, controller, sampler, agent, round, join, transfer, simulator (default: these), energy, meter",
+        help=f"{', '.join(NAMES)} (default: these), {', '.join(PAGES)}",
     )
-    parser.offers = {
-        "what": ("allocate", "controller", "sampler", "agent", "round", "join", "transfer", "simulator", *PAGES)
-    }
+    parser.offers = {"what": (*NAMES, *PAGES)}
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="what --json had saved: ratios to its medians")
     parser.add_argument("--trials", type=int, default=200, metavar="N", help="energy: windows a row (default: 200)")

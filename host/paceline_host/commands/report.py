@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from paceline.commandline import Program
@@ -38,21 +39,36 @@ def add_report(program: Program) -> None:
         about="All is read from the journals; the picture and the page (report.html) are written beside them.",
         examples=[
             ("paceline report runs/demo-001", "the comparison's table again"),
+            ("paceline report runs/demo-001 --target 0.9", "and when, and with how many joules, 90 % were reached"),
             ("paceline report runs/demo-001/time --json", "one run of it, for a program"),
         ],
         exits=(10,),
     )
     parser.add_argument("run", type=Path, metavar="FOLDER", help="of a comparison or of one run")
+    parser.add_argument(
+        "--target", type=_accuracy, metavar="ACCURACY", help="from 0 to 1: time and joules until it was reached"
+    )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
-def print_report(folder: Path, as_json: bool, talk: Talk) -> None:
-    """Print the report of a folder, and write its picture, page and JSON."""
+def _accuracy(text: str) -> float:
+    """Return an accuracy; raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no accuracy; expected a number above 0, up to 1")
+    return value
+
+
+def print_report(folder: Path, as_json: bool, talk: Talk, target: float | None = None) -> None:
+    """Print the report of a folder, and write its picture, page and JSON. `target`: an accuracy, for two rows more."""
     from paceline_host.html import write_pages
     from paceline_host.plot import draw
     from paceline_host.report import load_report, render
 
-    report = load_report(folder)
+    report = replace(load_report(folder), target=target)
     print(json.dumps(report.as_json(), indent=1) if as_json else render(report))
     sys.stdout.flush()
     try:
@@ -85,5 +101,5 @@ def _runs(arguments: argparse.Namespace, talk: Talk) -> int:
 
 
 def _report(arguments: argparse.Namespace, talk: Talk) -> int:
-    print_report(arguments.run, arguments.json, talk)
+    print_report(arguments.run, arguments.json, talk, arguments.target)
     return 0

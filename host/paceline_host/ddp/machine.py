@@ -4,7 +4,8 @@
 A round: planned -> each board gets a lease, and is called -> all say where they are -> one opens the group's store ->
 all step together -> all are done -> one gives the round's state -> the others close -> journaled. Whoever is lost
 before all are done makes the step in flight void: those left are called again, as the next generation of the group,
-and what no step has counted is dealt anew (DECISIONS 19).
+and what no step has counted is dealt anew (DECISIONS 19). A policy that plans every k steps has a round in stretches:
+after each, what is left is dealt anew to the same group, which goes on when the deal is on disk.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from paceline import allocate
-from paceline.errors import CoreError, RemoteProtocolError
+from paceline.errors import CoreError, DamagedError, RemoteProtocolError
 from paceline.transfer import Receiver, Sender
-from paceline.uneven import FEW
+from paceline.uneven import FEW, Deal
 from paceline.wire import (
     INLINE_BYTES,
     TENSORS_FROM_AGENT,
@@ -37,6 +38,7 @@ from paceline.wire import (
 )  # fmt: skip
 from paceline_host import steps as s
 from paceline_host.boards import Lease, part_of
+from paceline_host.ddp import paces
 from paceline_host.ddp.plan import RoundPlan
 from paceline_host.ddp.steps import (
     CloseSteps,
@@ -98,6 +100,7 @@ class RankMachine(Muster):
         self._idle = 0  # generations in a row that have counted nothing
         self._voids = self._refusals = 0
         self._group_due_s = float("inf")
+        self._stays = False  # the deal that is on its way to the disk is for the group that is there
         self._planned_s: float | None = None  # of this round, once its plan is on disk
         self._holders: set[int] = set()  # boards whose memory is the base
         self._giver: int | None = None
@@ -207,7 +210,9 @@ class RankMachine(Muster):
             self._warn_of_few()
             self._gather(now_s)
         elif self.phase == "working" and self.stage == DEAL:
-            if set(self._plan_of().shares) <= set(self._work):
+            if self._stays and set(self._order) == set(self._work):
+                self._go_on(now_s)
+            elif not self._stays and set(self._plan_of().shares) <= set(self._work):
                 self._rendezvous(now_s)
             else:
                 self._call(now_s)
@@ -298,7 +303,7 @@ class RankMachine(Muster):
             reason = f"{IDLE_GENERATIONS} groups in a row did no step, the last was {self._last_refusal}"
             self._stop(s.Stop(reason), now_s)
             return
-        self.stage = HERE
+        self.stage, self._stays = HERE, False
         for index, member in self._work.items():
             member.here = member.done = None
             if member.is_called:
@@ -394,6 +399,7 @@ class RankMachine(Muster):
             "port": port, "toward": toward, "first": plan.first, "steps": plan.steps, "place": plan.place,
             "shares": [shares.get(i, 0) for i in self._order],
             "check": (member.trusted or member.here.state) and member.here.steps == plan.first,
+            "stretch": self._stretch, "stays": self._stays,
         }  # fmt: skip
         self._tell(index, "schedule", json.dumps(told).encode())
 
@@ -408,11 +414,54 @@ class RankMachine(Muster):
             self._schedule(other, address, port)
         self._group_due_s = now_s + 3 * self.facts.patience_s
 
+    @property
+    def _stretch(self) -> int:
+        """Open steps that are done before the next plan, or before the round's end."""
+        return min(self._plan_of().steps, self._planner.every or self.ranks.steps)
+
     def _is_done(self, index: int, data: bytes, now_s: float) -> None:
         self._work[index].done = data
         self._group_due_s = now_s + 3 * self.facts.patience_s
         if all(member.done is not None for member in self._work.values()):
+            self._stretch_is_done(now_s)
+
+    def _stretch_is_done(self, now_s: float) -> None:
+        plan, stretch = self._plan_of(), self._stretch
+        if self._planner.every and not self._learn(stretch, now_s):
+            return
+        if stretch == plan.steps:
             self._ask_state(now_s)
+            return
+        self._idle, self._stays = 0, True
+        self._deal(plan.deal_anew(plan.first + stretch, self._order, self._divide))
+
+    def _learn(self, stretch: int, now_s: float) -> bool:
+        """Tell the policy what the last steps took, and the journal; False: a rank's figures are none, it is lost."""
+        plan, found = self._plan_of(), dict[int, tuple[float, int]]()
+        shares = [plan.shares.get(board, 0) for board in self._order]
+        deal = Deal(shares, plan.steps, self.ranks.minimum)
+        for rank, index in enumerate(self._order):
+            samples = sum(deal.counts(step, rank)[0] for step in range(stretch))
+            try:
+                seconds = paces.of_last(self._work[index].done or b"", stretch)
+            except DamagedError as error:
+                self._fail(index, str(error), now_s)
+                return False
+            if seconds > 0 and samples:
+                found[index] = seconds, samples
+        for index, (seconds, samples) in sorted(found.items()):
+            self._planner.observe_steps(index, seconds, samples)
+        if found:
+            self._out.append(s.Note(paces.KIND, paces.text(found), loud=False, round=self.round))
+        return True
+
+    def _go_on(self, now_s: float) -> None:
+        """The group has its new shares on disk, and steps on."""
+        self.stage = STEPS
+        for index in self._order:
+            self._work[index].done = None
+            self._schedule(index, "", 0)
+        self._group_due_s = now_s + 3 * self.facts.patience_s
 
     def _is_broken(self, index: int, kind: str, reason: str, blamed: Sequence[int], now_s: float) -> None:
         name = self.boards[index].name
@@ -627,7 +676,8 @@ class RankMachine(Muster):
             if index == self._giver:
                 self._ask_state(now_s)
             return
-        if self.stage == STEPS and all(m.done is not None for m in self._work.values()):
+        at_the_end = self._stretch == self._plan_of().steps
+        if self.stage == STEPS and at_the_end and all(m.done is not None for m in self._work.values()):
             self._ask_state(now_s)
             return
         if self.stage == DEAL:

@@ -47,6 +47,7 @@ class Ramp:
     """Shares in proportion to 1, 2, 3, ...: no two alike, where the budget allows."""
 
     heeds_waits = False
+    every = 0
     notes: tuple[str, ...] = ()
 
     def __init__(self, budget: int, minimum: int) -> None:
@@ -63,6 +64,9 @@ class Ramp:
         """Learn nothing."""
 
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
+        """Learn nothing."""
+
+    def observe_steps(self, board: int, seconds: float, samples: int) -> None:
         """Learn nothing."""
 
     def seconds_per_sample(self, board: int) -> float | None:

@@ -16,6 +16,8 @@ from typing import Any
 
 from paceline.wire import Failed
 from paceline_host import steps as s
+from paceline_host.boards import GroupWait
+from paceline_host.ddp import paces
 from paceline_host.ddp.steps import CloseSteps, RankFacts, StateKept, StateRefused, Told
 from paceline_host.hfl.ranks import CLOSED, LAPSED, SiloRanks
 from paceline_host.hfl.silos import SLICES, Silo, SiloSlice
@@ -61,6 +63,18 @@ class SiloMachine(Muster):
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the policy's present estimate of a board."""
         return self._planner.seconds_per_sample(board)
+
+    def waiting_groups(self) -> list[GroupWait]:
+        """Return the silos that have closed the round, and those that have not."""
+        open_ = [ranks for ranks in self.silos if ranks.phase not in (CLOSED, LAPSED)]
+        if self.phase != "working" or not open_:
+            return []
+        names = tuple(f"silo {ranks.silo.name}" for ranks in open_)
+        until_s = max(ranks.due_s for ranks in open_)
+        return [
+            GroupWait(f"silo {self.silos[n].silo.name}", self.silos[n].silo.boards, names, at_s, until_s)
+            for n, (_, at_s) in sorted(self._closed.items())
+        ]
 
     # What the muster asks -------------------------------------------------------------------------------------------
 
@@ -138,7 +152,7 @@ class SiloMachine(Muster):
                 self._lapse(ranks, reason, planned=True)
             case Halt(reason):
                 self._stop(s.Stop(f"silo {silo.name}: {reason}"), now_s)
-            case s.Note(detail=text, board=None):
+            case s.Note(kind=kind, detail=text, board=None) if kind != paces.KIND:
                 self._out.append(replace(action, detail=f"silo {silo.name}: {text}"))
             case _:
                 self._out.append(action)

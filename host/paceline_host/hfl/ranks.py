@@ -53,6 +53,11 @@ class SiloRanks(RankMachine):
         """What was said last of a board that it lost; "": none was lost."""
         return self._last_refusal
 
+    @property
+    def due_s(self) -> float:
+        """When its group is given up unless a rank makes progress before; without a group: never."""
+        return self._group_due_s
+
     def is_counted(self, kept: tuple[int, int]) -> bool:
         """Tell whether (round, slice) is on disk."""
         return self._is_counted(kept)

@@ -2,7 +2,8 @@
 """For one test: ranks that die or diverge in the middle of a step, in each process that has this folder in its path.
 
 PACELINE_PLANT is a folder. In each group of three the next of PHASES that no file there names comes about, in the
-second step: rank 1 or rank 2, in turn, writes that file and is killed in that phase, or loses its loss.
+second step: a rank writes that file and is killed in that phase, or loses its loss. "between": as the step begins,
+when the others exchange what DDP has learned from the first one.
 """
 
 import os
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PHASES = ("forward", "backward", "all-reduce", "nan")
+PHASES = {"forward": 1, "backward": 2, "all-reduce": 1, "nan": 2, "between": 0}  # who; three failures bar a board
 
 
 class _Plant:
@@ -35,7 +36,7 @@ class _Plant:
             def wrap_and_plant(self: Any, network: Any, *loss: Any) -> None:
                 wrap(self, network, *loss)
                 if len(self._names) == 3:
-                    _plant(self._rank, network, module.dist)
+                    _plant(self, network, sys.modules["paceline.torch.gradients"])
 
             module.Group.wrap = wrap_and_plant
 
@@ -43,10 +44,10 @@ class _Plant:
         return spec
 
 
-def _plant(rank: int, network: Any, dist: Any) -> None:
+def _plant(group: Any, network: Any, gradients: Any) -> None:
     folder = Path(os.environ["PACELINE_PLANT"])
     left = [name for name in PHASES if not (folder / name).exists()]
-    if not left or rank != 1 + PHASES.index(left[0]) % 2:
+    if not left or group._rank != PHASES[left[0]]:
         return
     mark, steps = folder / left[0], 0
 
@@ -67,17 +68,28 @@ def _plant(rank: int, network: Any, dist: Any) -> None:
         if is_time("backward"):
             _die()
 
-    exchange = dist.all_reduce
+    exchange = gradients._sum
 
-    def all_reduce(*arguments: Any, **more: Any) -> Any:
-        work = exchange(*arguments, **more)  # it is under way: the others have this rank's part, or a part of it
+    def all_reduce(*arguments: Any) -> Any:
+        work = exchange(*arguments)  # it is under way: the others have this rank's part, or a part of it
         if is_time("all-reduce"):
             _die()
         return work
 
+    step, begun = group.step, 0
+
+    def begin_step(*arguments: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun == 2 and mark.name == "between" and not mark.exists():
+            mark.touch()
+            _die()
+        return step(*arguments)
+
+    group.step = begin_step
     network.register_forward_hook(after_forward)
     next(network.parameters()).register_hook(in_backward)
-    dist.all_reduce = all_reduce
+    gradients._sum = all_reduce
 
 
 def _die() -> None:
