@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline import wire
 from paceline.core import permutation
@@ -315,7 +316,7 @@ class Witness:
         self.check(number in self._models, f"P3 rounds: the model of round {number} is used, and the round is open")
         return self._models[number]
 
-    def _ask(self, query: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]
+    def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         assert self._db is not None
         return self._db.execute(query, values).fetchall()
 
