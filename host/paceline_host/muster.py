@@ -160,9 +160,7 @@ class Muster:
         """Let a board prepare for the run, and tell it whether the result that it kept is on disk."""
         facts, counted = self.facts, self._is_counted(kept)
         options, idle = self._load_options(index), facts.idle_baseline and self.round == 0
-        self._send(
-            index, Load(session.nonce, facts.run, facts.regime, facts.task, options, facts.seed, counted, idle)
-        )
+        self._send(index, Load(session.nonce, facts.run, facts.regime, facts.task, options, facts.seed, counted, idle))
 
     def _ready(self, index: int, message: Ready, now_s: float) -> None:
         board, facts = self.boards[index], self.facts
