@@ -39,6 +39,8 @@ class Lease:
         """Say what did not happen before `due_s`."""
         if self.end_s <= self.stalls_s:
             return f"no progress before its lease of slice {self.slice.index} ended"
+        if self.result is None and self.samples >= self.slice.samples:
+            return f"its work on slice {self.slice.index} is done, and its result was not announced"
         what, part = ("update", self.receiver) if self.receiver is not None else ("model", self.sender)
         assert part is not None
         return f"no progress of the {what} for {patience_s:g} s: {part.have} of {part.size} bytes moved"

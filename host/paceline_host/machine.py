@@ -69,6 +69,8 @@ from paceline_host.steps import (
 from paceline_host.waits import KIND as WAITS
 from paceline_host.waits import Waits
 
+UNSAID = 2.0  # patiences in which a board that has done its work must announce the result; a large one is written first
+
 __all__ = [
     "Action",
     "Board",
@@ -392,6 +394,8 @@ class RoundMachine(Muster):
                 lease.samples = samples
                 remaining_s = (lease.slice.samples - lease.samples) * (now_s - lease.granted_s) / lease.samples
                 lease.end_s = max(lease.end_s, now_s + 2 * remaining_s + self.facts.patience_s)
+            if samples == lease.slice.samples and lease.result is None:  # it is on the way, or went with a connection
+                lease.stalls_s = min(lease.stalls_s, now_s + UNSAID * self.facts.patience_s)
             left_s = max(0.0, lease.end_s - now_s)
         if board.session is not None:
             self._send(index, Pong(board.session.nonce, message.lease, left_s))

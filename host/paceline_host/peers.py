@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from paceline import wire
 from paceline.errors import RemoteProtocolError
 from paceline.quick import quicken
-from paceline.session import Fenced, Session, StaleLease, is_older
+from paceline.session import Fenced, Session, StaleLease, State, is_older
 from paceline.wire import Answer, Bye, Commit, Delivery, Hello, Message, Reject, Welcome
 
 LEFT = 8  # connections that a session has left are known for so long: what comes over them comes too late
@@ -132,8 +132,8 @@ class Peers:
         return self._peers[board].hello
 
     def connected(self) -> list[str]:
-        """Return the boards that have a session."""
-        return list(self._peers)
+        """Return the boards that have a session; one that was refused has none, and is known until it is silent."""
+        return [board for board, peer in self._peers.items() if peer.session.state is not State.CLOSED]
 
     def silent(self, now_s: float) -> list[str]:
         """Return the boards that were not heard for as long as patience goes; their sessions end here."""

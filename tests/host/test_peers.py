@@ -226,6 +226,13 @@ def test_silence_ends_a_session_at_the_instant_that_was_announced() -> None:
     assert Peers(TERMS).next_silence_s() == float("inf")
 
 
+def test_a_board_that_was_refused_is_not_said_goodbye_to() -> None:
+    peers = greeted(7)
+    hear(peers, hello(8), board="other")
+    peers.encode("pi", Reject(7, "data", "other data"), 0.0)
+    assert peers.connected() == ["other"], "a BYE would be against the protocol"
+
+
 def test_forget_ends_a_session_once() -> None:
     peers = greeted(7)
     assert peers.forget("pi")

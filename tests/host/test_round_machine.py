@@ -42,6 +42,7 @@ from paceline.wire import (
     split_of,
 )  # fmt: skip
 from paceline_host import machine as rm
+from paceline_host.machine import UNSAID
 from paceline_host.muster import FIRST_LEASE, HOLD_S, REFUSALS
 from paceline_host.regimes.pma import Pma
 
@@ -320,6 +321,23 @@ def test_a_board_that_comes_back_while_its_result_is_judged_hears_whether_it_cou
         assert isinstance(load, Load)
         assert (load.session, load.counted) == (script.sessions[0].nonce, not refused)
         script.ready(0)
+
+
+def test_a_result_that_went_with_a_broken_connection_is_not_waited_for_until_its_lease_ends() -> None:
+    script = Script(boards=1).begin()
+    script.take(0)
+    script.fetch(0)
+    nonce, a = script.sessions[0].nonce, script.assignment(0)
+    script.tick(100.0)
+    script.says(0, Ping(nonce, a.lease, 1))  # at this pace the lease lasts for more than an hour
+    script.says(0, Ping(nonce, a.lease, 24))
+    script.tick(UNSAID * script.facts.patience_s - 1)
+    script.says(0, Ping(nonce, a.lease, 24))
+    assert Cancel not in {type(m) for m in script.said[0]}
+    script.tick(1)
+    assert script.last(0, Cancel) == Cancel(
+        nonce, a.lease, "its work on slice 0 is done, and its result was not announced"
+    )
 
 
 def test_what_no_board_acts_on_goes_along_with_what_it_is_told_next_and_says_how_long_ago_it_was() -> None:

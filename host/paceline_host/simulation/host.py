@@ -23,7 +23,7 @@ TURN_S = 5e-6  # of a turn, for each board: what looking at all of them takes
 COMMIT_S = 2e-3  # until a batch of jobs is done: a journal commit on an ordinary disk
 
 Arrival = tuple[str, int, bytes, "memoryview | bytes"]  # board, connection, header, payload
-ToBoard = Callable[[str, int, bytes, "memoryview | bytes"], None]
+ToBoard = Callable[[str, int, bytes, "memoryview | bytes"], object]
 
 
 class Watch(Protocol):

@@ -165,8 +165,11 @@ class ChaosBoard(SimulatedBoard):
         self.say(action.header, payload)
 
     def _load_trainer(self, action: m.StartTrainer) -> None:
+        if self.hangs:  # it is there, and hears nothing of this either, until it is killed
+            self._load = action.load
+            return
         self._end_work()
-        self.hangs, self._has_trainer = False, True
+        self._has_trainer = True
         super()._start_trainer(action)
 
     def _begin_work(self, action: m.StartWork) -> None:

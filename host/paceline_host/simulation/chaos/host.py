@@ -17,7 +17,7 @@ from paceline_host.recovery import Recovered
 from paceline_host.simulation.chaos.disk import Disk, Doom, HostDied
 from paceline_host.simulation.chaos.truth import ChaosTask
 from paceline_host.simulation.clock import Clock
-from paceline_host.simulation.host import COMMIT_S, SimulatedHost, ToBoard, Watch
+from paceline_host.simulation.host import COMMIT_S, SimulatedHost, Watch
 from paceline_host.simulation.store import InlineStore
 from paceline_host.store import Job, StoreEvent
 from paceline_host.uploads import Uploads
@@ -58,6 +58,9 @@ class ChaosStore(InlineStore):
             db.execute("PRAGMA max_page_count = 1000000")
 
 
+Tell = Callable[[str, int, bytes, "memoryview | bytes"], bool]
+
+
 class Ends(Protocol):
     """Who is told how a life of the host ends, and what its machine does meanwhile."""
 
@@ -90,11 +93,10 @@ class ChaosHost(SimulatedHost):
     """Give it a machine with `begin`, as any. `tell` sends; False: the connection is known to be dead."""
 
     def __init__(
-        self, clock: Clock, terms: Terms, names: Sequence[str], store: ChaosStore, tell: Callable[..., bool],
+        self, clock: Clock, terms: Terms, names: Sequence[str], store: ChaosStore, tell: Tell,
         watch: Watch, ends: Ends, doom: Doom, folder: Path, zero_s: float,
     ) -> None:  # fmt: skip
-        to_board: ToBoard = lambda *told: self._told_board(*told)  # noqa: E731
-        super().__init__(clock, terms, names, store, to_board, watch)
+        super().__init__(clock, terms, names, store, tell, watch)
         self._tell, self._ends, self._doom, self._zero_s = tell, ends, doom, zero_s
         self.files = Uploads(folder / "uploads")
         self.is_dead = False
@@ -225,6 +227,3 @@ class ChaosHost(SimulatedHost):
             return
         if not self._tell(name, self._routes[name], header, payload) and self.peers.forget(name):
             self._step(m.Gone(self._index[name], "its connection is lost"))
-
-    def _told_board(self, name: str, route: int, header: bytes, payload: memoryview | bytes) -> None:
-        self._tell(name, route, header, payload)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline import wire
 from paceline.core import permutation
@@ -63,6 +64,7 @@ class Witness:
         self._models = {0: task.initial()}
         self._closed: dict[int, str] = {}  # round -> hash of its model
         self._epoch = 0
+        self._blurred = plan.hostile if "corrupt" in plan.kinds else None  # the nonces that it says may not be its own
         self._greets = False
         self._speaks: wire.Message | None = None
         self._until_s: dict[int, float] = {}  # by board, when the lease ends that it was told of, at the latest
@@ -119,7 +121,7 @@ class Witness:
         """It gives that message to the machine: is it of the present session and lease?"""
         message = self._speaks
         self.check(
-            message is not None and message.session == self._nonces.get(board),
+            message is not None and self._is_newest(board, message.session),
             f"L fencing: board {board} is heard in a session that another one has replaced",
         )
         lease = 0 if isinstance(message, wire.Ping | wire.Delivery) else getattr(message, "lease", 0)
@@ -128,6 +130,9 @@ class Witness:
             not lease or (grant is not None and grant.board == board and not grant.is_over),
             f"L fencing: board {board} is heard under lease {lease}, which is over or another's",
         )
+
+    def _is_newest(self, board: int, session: int) -> bool:
+        return board == self._blurred or session == self._nonces.get(board)
 
     def heard(self, board: int, present: int | None, *, holds: bool) -> None:
         """It has. `present`: nonce of the board's session; `holds`: its answers go where that message came from."""
@@ -152,8 +157,8 @@ class Witness:
         elif isinstance(message, wire.Cancel) and message.lease in self._grants:
             self._grants[message.lease].is_over = True
         elif isinstance(message, wire.Reject) and message.code == "fenced":
-            newest = self._nonces.get(board)
-            self.check(message.session != newest, f"L handover: board {board} is fenced in its newest session")
+            known = board != self._blurred and message.session == self._nonces.get(board)
+            self.check(not known, f"L handover: board {board} is fenced in its newest session")
         elif isinstance(message, wire.RoundClosed):
             self._is_complete(message.round)
         elif isinstance(message, wire.Load) and message.counted:
@@ -212,6 +217,7 @@ class Witness:
             if self.healed:
                 honest = [board for i, board in enumerate(machine.boards) if i != self._plan.hostile]
                 away = [board.name for board in honest if not (board.usable or board.barred)]
+                away = [each.name for each in self._boards if each.name in away and each.machine._trainer_lives > 0]
                 self.check(not away, f"P4 plan: long after all faults {away} get no work")
             self.check(
                 sum(given.values()) == self._plan.budget and min(given.values()) >= least,
@@ -232,7 +238,7 @@ class Witness:
             f"L fencing: a result of board {board} under lease {lease}, which is over or another's",
         )
         self.check(
-            action.result.session == grant.session == self._nonces.get(board),
+            action.result.session == grant.session and self._is_newest(board, grant.session),
             f"L fencing: a result of board {board} in a session that another one has replaced",
         )
 
@@ -310,7 +316,7 @@ class Witness:
         self.check(number in self._models, f"P3 rounds: the model of round {number} is used, and the round is open")
         return self._models[number]
 
-    def _ask(self, query: str, *values: object) -> list[tuple]:  # type: ignore[type-arg]
+    def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         assert self._db is not None
         return self._db.execute(query, values).fetchall()
 

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -104,8 +105,12 @@ class World:
         return ChaosBoard(self.clock, number, self.names[number], model, self.task, plan.batch,
                           Random(f"board {plan.seed} {number}"))  # fmt: skip
 
-    def _to_host(self, name: str):  # type: ignore[no-untyped-def]
-        return lambda route, header, payload: self.host.arrive(name, route, header, payload) if self.host else None
+    def _to_host(self, name: str) -> Callable[[int, bytes, Bytes], None]:
+        def arrive(route: int, header: bytes, payload: Bytes) -> None:
+            if self.host is not None:
+                self.host.arrive(name, route, header, payload)
+
+        return arrive
 
     # The whole ------------------------------------------------------------------------------------------------------
 
