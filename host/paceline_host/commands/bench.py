@@ -35,7 +35,7 @@ def add(program: Program) -> None:
             ("paceline bench round", "a round that trains nothing, beside the link alone"),
             ("paceline bench join", "1,000 participants join one host; whether a host grows in 1,000 rounds"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
-            ("paceline bench ddp", "a step with our hook beside a plain one; how fast groups form, and form again"),
+            ("paceline bench ddp", "a step with our hook beside a plain one; how fast groups form again"),
             ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),
             ("paceline bench meter --beside other/bin/python", "what reading costs, beside CodeCarbon and pyJoules"),
         ],
