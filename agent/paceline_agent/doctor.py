@@ -29,6 +29,7 @@ BUILT_YEAR = 2026  # no board's clock may be before this software
 DISK_BAD, DISK_LOW = 64 << 20, 1 << 30  # free bytes: not even a small model's two files; a model of a few 100 MB
 CHILD_S = 300.0  # torch takes half a minute on a slow board, and more from a tired card
 HOST_S = 12.0  # the link's own limit of a handshake is 10
+REFUSED_S = 3.0  # by a port on which nothing listens: a host that is just starting is waited for so long
 HOT_C = 80.0  # a Raspberry Pi begins to slow down here
 # Raspberry Pi firmware, `vcgencmd get_throttled`: bit -> (what is so now, what to do); 16 higher: it was so since boot.
 THROTTLED = {
@@ -199,9 +200,11 @@ def _host(config: AgentConfig, base: Path) -> Iterator[Row]:
         yield Row("host", "bad", str(error), "correct host.endpoint in agent.toml", error.exit_code)
         return
     try:
-        end_s = time.monotonic() + HOST_S
-        while not (link.proven or link.refused or link.wrong_key) and time.monotonic() < end_s:
+        begin_s, at_first = time.monotonic(), link.trouble
+        while not (link.proven or link.refused or link.wrong_key):
             link.poll(0.1)
+            if time.monotonic() - begin_s > (HOST_S if link.trouble == at_first else REFUSED_S):
+                break
         if link.proven:
             yield Row("host", "ok", f"{endpoint} is there and takes this board's key")
         elif link.refused or link.wrong_key:

@@ -56,7 +56,7 @@ class _Systemd:
     def start(self) -> None:
         systemctl("reset-failed", UNIT, check=False)
         if systemctl("restart", UNIT, check=False):
-            raise RunError(f"the agent did not come up; its last words:\n{self.log(5)}")
+            raise RunError(f"the agent did not come up; it says: {_line(self.log(3))}")
 
     def stop(self) -> None:
         systemctl("stop", UNIT)
@@ -87,6 +87,7 @@ class _Background:
                 self._log.replace(self._log.with_suffix(".log.old"))
         address = f"paceline-{secrets.token_hex(8)}"
         with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as ear, self._log.open("ab") as log:
+            begin = log.tell()
             ear.bind(f"\0{address}")
             ear.settimeout(0.2)
             process = subprocess.Popen(
@@ -102,7 +103,10 @@ class _Background:
         status = process.poll()
         how = f"ended with status {status}" if status is not None else f"was not ready within {READY_S:g} s"
         self.stop()
-        raise RunError(f"the agent {how}; its last words:\n{self.log(5)}")
+        with self._log.open("rb") as log:
+            log.seek(begin)
+            said = log.read().decode("utf-8", "replace")
+        raise RunError(f"the agent {how}; it says: {_line(said)}")
 
     def stop(self) -> None:
         if not self.is_running():
@@ -145,6 +149,11 @@ class _Background:
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
+
+
+def _line(words: str) -> str:
+    """Return the last words of a program on one line."""
+    return " / ".join(line for line in words.splitlines()[-3:] if line.strip()) or "nothing"
 
 
 def systemctl(*arguments: str, check: bool = True) -> int:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def board(bench: Bench) -> Board:
-    """Return a board, and a host with keys that is not started."""
+def board(bench: Bench) -> Iterator[Board]:
+    """Yield a board, and a host with keys that is not started; afterwards end what the board still does."""
     made = Board(bench)
     assert bench.call("paceline", "keys", "--dir", "keys").ends() == 0
-    return made
+    yield made
+    for pid in made.agents():
+        os.kill(pid, signal.SIGTERM)
+    until("the agents to end", lambda: not made.agents())
 
 
 @pytest.fixture
