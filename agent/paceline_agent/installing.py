@@ -190,7 +190,8 @@ def _key_files(where: Places) -> Iterator[Path]:
 
 
 def _is_release(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and (path / "manifest.json").exists()
+    is_begun = path.name.startswith(".new-")  # and was interrupted
+    return path.is_dir() and not path.is_symlink() and (is_begun or (path / "manifest.json").exists())
 
 
 def _drop(links: list[Path], releases: list[Path]) -> None:

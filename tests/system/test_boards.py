@@ -26,14 +26,6 @@ METER = 'source = "modelled"\nidle_w = 2.0\nactive_w = 4.0\nidle_s = 0.0'
 AT_MOST_S = 150.0
 
 
-@pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a bundle for this machine's kind, once."""
-    path = tmp_path_factory.mktemp("bundle") / "own.tar.gz"
-    subprocess.run([BIN / "paceline", "boards", "bundle", "--out", path], check=True, timeout=AT_MOST_S)
-    return path
-
-
 @pytest.fixture
 def board(bench: Bench) -> Iterator[Board]:
     """Yield a board, and a host with keys that is not started; afterwards end what the board still does."""

@@ -272,9 +272,11 @@ def switch(prefix: Path, link: str, release: str) -> None:
 def clean(prefix: Path) -> None:
     """Remove releases that neither link leads to."""
     kept = {current(prefix), current(prefix, "previous")}
-    for path in prefix.iterdir():
+    for path in list(prefix.iterdir()):
         if path.is_dir() and not path.is_symlink() and path.name not in kept and (path / "manifest.json").exists():
-            shutil.rmtree(path)
+            gone = path.with_name(f".new-gone-{path.name}")  # under this name the next installation finds what is left
+            path.rename(gone)
+            shutil.rmtree(gone)
 
 
 def roll_back(prefix: Path) -> dict[str, object]:

@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import EXITS, PacelineError
 from paceline.talk import printable
 
 CONNECT_S = 10
@@ -75,7 +75,8 @@ class Shell:
         if done.returncode == 255:
             raise self._unreachable(words)
         if done.returncode:
-            raise BoardError(done.returncode if 0 < done.returncode < 128 else FAILED, _last(words, done.returncode))
+            is_ours = done.returncode in EXITS and done.returncode > 1  # 1 is many programs' word for anything
+            raise BoardError(done.returncode if is_ours else FAILED, _last(words, done.returncode))
         return done.stdout.decode(errors="replace")
 
     def _unreachable(self, words: str) -> BoardError:
