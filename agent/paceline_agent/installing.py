@@ -12,6 +12,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -58,6 +59,11 @@ def install(where: Places, wish: Wish) -> list[Step]:
     check_name(wish.name)
     if not is_public(wish.host_key):
         raise KeyFileError("--host-key: expected the 40 characters in the host's host.pub")
+    python = Path(sys.executable).resolve()
+    if where.unit is not None and any(python.is_relative_to(home) for home in ("/home", "/root")):
+        raise SettingsError(
+            [f"{python} lies in a home, which the agent's own user may not read: install with the system's python3"]
+        )
     if where.config.exists():
         _same(load_config(where.config), where, wish)
     secret = where.etc / f"{wish.name}.key"

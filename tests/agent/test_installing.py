@@ -117,7 +117,7 @@ def test_the_agent_is_started_stopped_and_its_last_words_are_told(tmp_path: Path
     failed = called(tmp_path, "service", "start")
     assert failed.returncode == 9
     assert "the agent ended with status 3; it says: " in failed.stderr
-    assert "did you mean key_file" in failed.stderr
+    assert "key_file is missing" in failed.stderr
     assert "connecting to" not in failed.stderr, "words of an earlier life"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.commandline import CommandParser, Program, UsageError
-from paceline.talk import Talk
+from paceline.talk import Talk, printable
 
 if TYPE_CHECKING:
     from paceline_host.host_config import HostConfig
@@ -61,7 +61,7 @@ def _add_install(program: Program) -> None:
     home.add_argument("--user", action="store_true", help="without root, below ~/.local/paceline, started by hand")
     home.add_argument("--prefix", metavar="FOLDER", help="as --user, below another absolute path of the board")
     parser.add_argument("--listen", metavar="WHERE", help="where this host listens (default: as in host.toml)")
-    parser.add_argument("--python", default="python3", metavar="NAME", help="of the boards (default: python3)")
+    parser.add_argument("--python", default="", metavar="NAME", help="of the boards (default: python3)")
     parser.add_argument(
         "--endpoint", metavar="WHERE", help="of this host (default: tcp://, where ssh comes from, its port)"
     )
@@ -202,7 +202,7 @@ def _install(arguments: argparse.Namespace, talk: Talk) -> int:
     shells = _shells(arguments, inventory)
     pair = host.read_keys()
     wish = crew.Wish(
-        home="user" if arguments.user else arguments.prefix or "system",
+        home="user" if arguments.user else arguments.prefix or "",
         host_key=pair.public,
         port=_port(host.listen),
         endpoint=arguments.endpoint or "",
@@ -374,7 +374,8 @@ def _shells(arguments: argparse.Namespace, inventory: Inventory) -> dict[str, Sh
     found: dict[str, Shell] = {}
     for text in arguments.boards:
         if text in inventory.boards:
-            name, shell = text, _shell_of(inventory.boards[text])
+            place = inventory.boards[text]
+            name, shell = text, Shell(place.address, (*options, *place.ssh))  # of two the first counts
         else:
             named = re.fullmatch(
                 r"(?:([A-Za-z0-9._-]+)=)?((?:ssh://)?(?:[^@/\s-][^@/\s]*@)?([^@:/\s-][^@:/\s]*)(?::\d+)?)", text
@@ -438,7 +439,7 @@ def _recap(outcomes: list[Outcome], as_json: bool, talk: Talk) -> int:
             shown += [facts[key] for key in ("clock",) if key in facts]
             print(f"{each.name:20}  {each.state:11}  {each.seconds:6.1f} s  {'  '.join(shown)}".rstrip())
             if "text" in facts:
-                print("\n".join(f"  {line}" for line in str(facts["text"]).splitlines()))
+                print("\n".join(f"  {printable(line)}" for line in str(facts["text"]).splitlines()))
     for each in failed:
         talk.error(f"{each.name} ({each.address}): {each.trouble}", board=each.name, event="failed")
     return 0 if not failed else PARTIAL if len(outcomes) > 1 else failed[0].exit_code

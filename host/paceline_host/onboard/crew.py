@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import PacelineError
+from paceline.talk import printable
 from paceline_host.onboard.bundle import Bundle
 from paceline_host.onboard.greeting import HELLO_S, Greeting
 from paceline_host.onboard.inventory import Inventory, Place
@@ -54,15 +55,15 @@ $1 "$2" ./*/install.py --prefix "$3"
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be on all boards named. `home`: "system", "user", or a folder; `endpoint` "": this machine, as seen
-    from the board, with `port`.
+    """What is to be on all boards named. `home`: "system", "user", or a folder; it and `python` empty: as the board has
+    it already, else "system" and python3. `endpoint` empty: this machine, as seen from the board, with `port`.
     """
 
     home: str
     host_key: str
     port: int
     endpoint: str = ""
-    python: str = "python3"
+    python: str = ""
     meter: str = ""
     dry_run: bool = False
 
@@ -116,11 +117,11 @@ class Crew:
 
     def install(self, name: str, shell: Shell) -> Outcome:
         """Bring the agent to a board, start it, hear of it. Raises PacelineError."""
-        wish = self.wish
+        wish = self._wish_of(name)
         prefix = "" if wish.home == "user" else SYSTEM if wish.home == "system" else wish.home
         facts = _facts(shell.run(LOOK, wish.python, prefix))
         prefix = prefix or f"{facts['home']}/{PRIVATE}"
-        root = self._root(facts, shell)
+        root = self._root(wish.home, facts)
         arch = _checked(facts, wish)
         endpoint = wish.endpoint or f"tcp://{_host_of(facts)}:{wish.port}"
         bundle = self.bundle_for(arch)
@@ -163,9 +164,15 @@ class Crew:
         outcome.facts |= {key: made[key] for key in ("meter", "watts", "why")} | {"taken": put["taken"]}
         return outcome
 
-    def _root(self, facts: Mapping[str, str], shell: Shell) -> str:
+    def _wish_of(self, name: str) -> Wish:
+        known = self.inventory.boards.get(name)
+        home = known.prefix if known is not None and known.private else "system"
+        python = known.python if known is not None else "python3"
+        return replace(self.wish, home=self.wish.home or home, python=self.wish.python or python)
+
+    def _root(self, home: str, facts: Mapping[str, str]) -> str:
         """Return what a command for the whole board begins with."""
-        if self.wish.home != "system" or facts["uid"] == "0":
+        if home != "system" or facts["uid"] == "0":
             return ""
         if facts["sudo"] != "yes":
             raise BoardError(
@@ -204,7 +211,7 @@ def _as_root(place: Place) -> str:
 
 def _facts(text: str) -> dict[str, str]:
     lines = (line.removeprefix("paceline:").partition("=") for line in text.splitlines() if line[:9] == "paceline:")
-    facts = {key: value.strip() for key, _, value in lines}
+    facts = {key: printable(value) for key, _, value in lines}
     if not {"arch", "python", "uid", "current"} <= facts.keys():
         raise BoardError(9, "its shell does not answer as a POSIX system's: is this a Linux board?")
     return facts

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.errors import KeyFileError, StorageError
-from paceline.keys import check_name, read_boards
+from paceline.keys import check_name, is_public, read_boards
+from paceline.talk import printable
 
 FILE = "boards.json"
 
@@ -56,6 +57,8 @@ class Inventory:
     def enrol(self, name: str, public: str) -> None:
         """Let a board's key in. Raises KeyFileError where its name or its key are another board's."""
         folder = self._keys / "boards"
+        if not is_public(public):
+            raise KeyFileError(f"{name} has sent no key (40 characters of Z85): {printable(public)[:80]!r}")
         with self._lock:
             known = read_boards(folder, [])
             owner = next((other for other, key in known.items() if key == public), name)
