@@ -44,12 +44,11 @@ def _add_install(program: Program) -> None:
         " The agent is not started: the host must have this board's .pub first; then `paceline-agent service start`.",
         examples=[
             (
-                "paceline-agent install --name pi4 --endpoint tcp://192.0.2.10:5570 --host-key KEY --dry-run",
-                "what it would do, as root, for the whole board",
+                "paceline-agent install --name pi4 --endpoint tcp://pc:5570 --host-key KEY",
+                "as root, for the whole board; with --dry-run: what it would do",
             ),
             (
-                "paceline-agent install --name pi4 --endpoint tcp://192.0.2.10:5570 --host-key KEY"
-                " --prefix ~/.local/paceline",
+                "paceline-agent install --name a --endpoint E --host-key KEY --prefix ~/a",
                 "without root: below one folder, no unit",
             ),
         ],
@@ -116,7 +115,7 @@ def _doctor(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_agent.doctor import examine
 
     rows = []
-    for row in examine(arguments.config):
+    for row in examine(arguments.config, become=True):
         rows.append(row)
         if not arguments.json:
             print(f"{row.state:5} {row.name:12} {row.about}", flush=True)

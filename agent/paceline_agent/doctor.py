@@ -24,12 +24,12 @@ from paceline.keys import fingerprint
 from paceline_agent.config import AgentConfig, load_config
 from paceline_agent.meters import MeterError, open_source
 from paceline_agent.meters.findings import Where, scan
+from paceline_agent.rights import become_owner
 
 BUILT_YEAR = 2026  # no board's clock may be before this software
 DISK_BAD, DISK_LOW = 64 << 20, 1 << 30  # free bytes: not even a small model's two files; a model of a few 100 MB
 CHILD_S = 300.0  # torch takes half a minute on a slow board, and more from a tired card
-HOST_S = 12.0  # the link's own limit of a handshake is 10
-REFUSED_S = 3.0  # by a port on which nothing listens: a host that is just starting is waited for so long
+HOST_S = 10.0  # to a host that is there: a handshake takes milliseconds, a far or busy one a second
 HOT_C = 80.0  # a Raspberry Pi begins to slow down here
 # Raspberry Pi firmware, `vcgencmd get_throttled`: bit -> (what is so now, what to do); 16 higher: it was so since boot.
 THROTTLED = {
@@ -43,7 +43,7 @@ STEP = {
     for name in ("numpy", "torch")
 }
 WITHOUT = {
-    "numpy": "tasks on pictures cannot be trained here: apt-get install python3-numpy, and install the agent anew",
+    "numpy": "tasks on pictures cannot be trained here: apt-get install python3-numpy",
     "torch": "this board meters, but trains no task that needs torch: apt-get install python3-torch, if it exists",
 }
 
@@ -67,8 +67,11 @@ class Roots:
     dev: Path = Path("/dev")
 
 
-def examine(config_file: Path | None, roots: Roots | None = None) -> Iterator[Row]:
-    """Yield the rows, quick ones first. None: there is no agent.toml yet, so what it names is left out."""
+def examine(config_file: Path | None, roots: Roots | None = None, *, become: bool = False) -> Iterator[Row]:
+    """Yield the rows, quick ones first. None: there is no agent.toml yet, so what it names is left out.
+
+    become: as root, take on the rights of the agent first: what root may read the agent may not.
+    """
     roots = roots or Roots()
     yield Row("python", "ok", f"{platform.python_version()} on {platform.machine()}")
     yield _clock()
@@ -81,6 +84,8 @@ def examine(config_file: Path | None, roots: Roots | None = None) -> Iterator[Ro
             text = "; ".join(error.errors)
             yield Row("config", "bad", text, "correct it; `paceline-agent config show` tells the same", error.exit_code)
     base = config_file.resolve().parent if config_file is not None else Path()
+    if config is not None and become and (user := become_owner(base / config.key_file)):
+        yield Row("user", "ok", f"the rest is seen with the rights of {user}")
     if config is not None:
         yield _disk(base / config.state_dir)
     yield from _meter(config, roots)
@@ -200,11 +205,9 @@ def _host(config: AgentConfig, base: Path) -> Iterator[Row]:
         yield Row("host", "bad", str(error), "correct host.endpoint in agent.toml", error.exit_code)
         return
     try:
-        begin_s, at_first = time.monotonic(), link.trouble
-        while not (link.proven or link.refused or link.wrong_key):
+        end_s = time.monotonic() + HOST_S
+        while not (link.proven or link.refused or link.wrong_key) and time.monotonic() < end_s:
             link.poll(0.1)
-            if time.monotonic() - begin_s > (HOST_S if link.trouble == at_first else REFUSED_S):
-                break
         if link.proven:
             yield Row("host", "ok", f"{endpoint} is there and takes this board's key")
         elif link.refused or link.wrong_key:

@@ -7,7 +7,7 @@ and `--dry-run` prints what a call would do. Starting the agent is another comma
 
 from __future__ import annotations
 
-import grp
+import json
 import os
 import pwd
 import shutil
@@ -27,10 +27,10 @@ from paceline_agent.config import AgentConfig, load_config
 from paceline_agent.link import new_pair
 from paceline_agent.meters.findings import Where, best
 from paceline_agent.places import UNIT, USER, Places
+from paceline_agent.rights import ask_as, groups_here
 from paceline_agent.sampled import opened
 from paceline_agent.service import service, systemctl
 
-GROUPS = ("dialout", "i2c")  # of devices that sensors hang on, where a board has them
 TEMPLATE = Path(__file__).with_name(UNIT)
 READING_S = 1.0
 
@@ -69,7 +69,7 @@ def install(where: Places, wish: Wish) -> list[Step]:
     secret = where.etc / f"{wish.name}.key"
     steps = [
         Step(f"make the folder {where.etc}", not where.etc.is_dir(), lambda: _folder(where.etc, 0o755)),
-        Step(f"make the key pair {secret}", not secret.exists(), lambda: write_pair(where.etc, wish.name, new_pair())),
+        Step(f"make the key pair {secret}", not _has_pair(secret), lambda: _make_pair(secret)),
         Step(f"write {where.config}", not where.config.exists(), lambda: _write(where.config, _settings(where, wish))),
     ]
     if where.unit is None:
@@ -135,10 +135,9 @@ def reading(config: AgentConfig) -> dict[str, object]:
 
 def unit_text(where: Places) -> str:
     """Return the unit for a board: of the groups, those that it has."""
-    present = {group.gr_name for group in grp.getgrall()}
     values = {
         "@PROGRAM@": str(where.program), "@CONFIG@": str(where.config), "@USER@": USER,
-        "@GROUPS@": " ".join(group for group in GROUPS if group in present),
+        "@GROUPS@": " ".join(groups_here()),
     }  # fmt: skip
     text = TEMPLATE.read_text(encoding="utf-8")
     for mark, value in values.items():
@@ -160,19 +159,16 @@ def _same(config: AgentConfig, where: Places, wish: Wish) -> None:
             f"({config.host.endpoint}); remove it there first, or run `paceline-agent uninstall` on the board"
         )
     if config.host.endpoint != wish.endpoint:
+        there, wanted = config.host.endpoint, wish.endpoint
         raise SettingsError(
-            [f"{where.config} says host.endpoint = {config.host.endpoint!r}, not {wish.endpoint!r}; correct either"]
+            [f"{where.config} says host.endpoint = {there!r}, not {wanted!r}; correct it there, or --endpoint"]
         )
 
 
 def _settings(where: Places, wish: Wish) -> str:
     """Return the text of an agent.toml, once it is known to be a sound one."""
-    meter = wish.meter
-    if not meter:
-        with suppress(PacelineError):
-            found = best(Where())
-            keys = {"source": found.source, **found.settings}
-            meter = "\n".join(f"{key} = {toml.inline(value)}" for key, value in keys.items())
+    keys = {} if wish.meter else _own_meter() if where.unit is None else _meter_of(USER)
+    meter = wish.meter or "\n".join(f"{key} = {toml.inline(value)}" for key, value in keys.items())
     text = (
         "# Written by `paceline-agent install`; it is never overwritten. `paceline-agent config show` lists all keys.\n"
         f"key_file = {toml.inline(f'{wish.name}.key')}\n"
@@ -185,6 +181,34 @@ def _settings(where: Places, wish: Wish) -> str:
     )
     load(text, AgentConfig, where="the agent.toml to be written")
     return text
+
+
+def _own_meter() -> dict[str, object]:
+    """Return the keys of the meter that sees most; none: there is none."""
+    with suppress(PacelineError):
+        found = best(Where())
+        return {"source": found.source, **found.settings}
+    return {}
+
+
+def _meter_of(user: str) -> dict[str, object]:
+    """Return the same of what `user` may read: root reads more than the agent will."""
+    try:
+        findings = json.loads(ask_as(user, "meter", "scan", "--json"))["findings"]
+    except (ValueError, KeyError):
+        return {}
+    usable = (each for each in findings if each["usable"] and each["kind"] == "meter")
+    return next((dict(each["settings"]) for each in usable), {})
+
+
+def _has_pair(secret: Path) -> bool:
+    return secret.exists() and secret.with_suffix(".pub").exists()
+
+
+def _make_pair(secret: Path) -> None:
+    """Make the pair; half of one is of an installation that was interrupted, and no host knows it."""
+    _unlink([secret, secret.with_suffix(".pub")])
+    write_pair(secret.parent, secret.stem, new_pair())
 
 
 def _key_files(where: Places) -> Iterator[Path]:

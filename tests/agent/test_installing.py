@@ -52,7 +52,7 @@ def test_a_second_install_does_nothing_and_uninstall_leaves_what_others_made(tmp
     [
         (Wish("pi5", WISH.endpoint, WISH.host_key), KeyFileError, "this board is pi already"),
         (Wish("pi", WISH.endpoint, new_pair().public), KeyFileError, "this board serves another host already"),
-        (Wish("pi", "tcp://127.0.0.1:2", WISH.host_key), SettingsError, "correct either"),
+        (Wish("pi", "tcp://127.0.0.1:2", WISH.host_key), SettingsError, "correct it there"),
         (Wish("pi", WISH.endpoint, "short"), KeyFileError, "expected the 40 characters"),
     ],
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -60,8 +61,7 @@ class OfDaemon:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _comes_to(self, name: str, fits: object) -> bool:
-        assert callable(fits)
+    def _comes_to(self, name: str, fits: Callable[[str], bool]) -> bool:
         end_s = time.monotonic() + HELLO_S
         with connected(self._config) as host:
             while time.monotonic() < end_s:
@@ -98,16 +98,22 @@ class OfOwn:
             self._heard.discard(name)
             self._admitted.discard(name)
         self._asked.put((name, public))
-        with self._changed:
-            self._changed.wait_for(lambda: name in self._admitted, HELLO_S)
+        self._is_in(self._admitted, name)
 
     def wait(self, name: str) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: name in self._heard, HELLO_S)
+        return self._is_in(self._heard, name)
 
     def close(self) -> None:
         self._asked.put(None)
         self._thread.join()
+
+    def _is_in(self, names: set[str], name: str) -> bool:
+        """Wait until a name is in a set; False: not in time."""
+        end_s = time.monotonic() + HELLO_S
+        with self._changed:
+            while name not in names and (left_s := end_s - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+            return name in names
 
     def _run(self) -> None:
         """Make the link and use it: one thread does both."""
