@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +19,22 @@ from .fleet_tools import MARK, Bench, Program, until
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
-class Board:
-    """`home` is empty at first, and the folder that the tests look at; `options` are those of `boards install`."""
+# What a board has for itself, for as long as its sshd lives: users and settings, programs, states. Needs root.
+OWN = """
+mount -t tmpfs tmpfs "$1" && mkdir "$1/up" "$1/work" &&
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/up,workdir=$1/work" /etc &&
+mount -t tmpfs tmpfs /opt && mount -t tmpfs tmpfs /var/lib || { echo 'cannot mount'; exit 1; } >&2
+shift; exec "$@"
+"""
 
-    def __init__(self, bench: Bench) -> None:
+
+class Board:
+    """`home` is empty at first, and the folder that the tests look at; `options` are those of `boards install`.
+
+    whole: /etc, /opt and /var/lib are the board's own as well, seen below `root`.
+    """
+
+    def __init__(self, bench: Bench, *, whole: bool = False) -> None:
         if SSHD is None or shutil.which("ssh") is None:
             pytest.skip("sshd is missing: apt-get install openssh-server")
         self.bench = bench
@@ -49,9 +62,18 @@ class Board:
         (self.folder / "sshd_config").write_text("\n".join(lines), encoding="ascii")
         if os.geteuid() == 0:
             os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # what a root's sshd wants, and its package makes
-        self.sshd = Program(bench, "sshd", [SSHD, "-D", "-e", "-f", self.folder / "sshd_config"])
+        (self.folder / "own").mkdir()
+        begin: list[str | Path] = ["unshare", "--mount", "sh", "-c", OWN, "sh", self.folder / "own"] if whole else []
+        self.sshd = Program(bench, "sshd", [*begin, SSHD, "-D", "-e", "-f", self.folder / "sshd_config"])
         bench.programs.append(self.sshd)
+        if whole and os.geteuid() != 0:
+            pytest.skip("a board with users of its own needs root here")
         self.sshd.says("listening on")
+
+    @property
+    def root(self) -> Path:
+        """Return where its files are seen from outside."""
+        return Path(f"/proc/{self.sshd.pid}/root")
 
     @property
     def options(self) -> list[str]:

@@ -240,6 +240,49 @@ def test_an_update_that_does_not_work_leaves_the_agent_as_it_was(
     back = boards(board.bench, "rollback", "pi")
     assert back.ends() == 0, back.err
     assert os.readlink(home / "current") == release
+    (listed,) = json.loads(boards(board.bench, "list", "--json").out)["boards"]
+    assert listed["release"] == release
+
+
+def test_for_the_whole_board_the_agent_is_a_user_of_its_own(bench: Bench, bundle: Path, endpoint: str) -> None:
+    board = Board(bench, whole=True)
+    assert bench.call("paceline", "keys", "--dir", "keys").ends() == 0
+    made = boards(
+        bench, "install", f"pi={board.address}", *board.options, "--python", system_python(), "--bundle", bundle,
+        "--listen", endpoint, "--meter", METER, "--json",
+    )  # fmt: skip
+    assert made.ends() == 0, made.err
+    assert (row(made)["state"], row(made)["prefix"]) == ("installed", "/opt/paceline")
+    places = [board.root / path for path in PLACES]
+    assert [path.exists() for path in places] == [True] * len(places)
+    users = (board.root / "etc/passwd").read_text(encoding="utf-8")
+    (user,) = [line.split(":") for line in users.splitlines() if line.startswith("paceline-agent:")]
+    secret = (board.root / "etc/paceline/pi.key").stat()
+    assert (secret.st_uid, secret.st_mode & 0o777) == (int(user[2]), 0o600)
+    looked = boards(bench, "doctor", "pi")
+    assert looked.ends() == 4, "nobody listens now, and that is all that is bad"
+    assert "the rest is seen with the rights of paceline-agent" in looked.out
+    assert looked.out.count("\n  bad ") == looked.out.count("\n  bad   host ") == 1
+    gone = boards(bench, "remove", "pi")
+    assert gone.ends() == 0, gone.err
+    assert [str(path) for path in places if path.exists()] == []
+    assert "paceline-agent" not in (board.root / "etc/passwd").read_text(encoding="utf-8")
+
+
+PLACES = (
+    "opt/paceline/current", "etc/paceline/agent.toml", "etc/systemd/system/paceline-agent.service",
+    "var/lib/paceline-agent",
+)  # fmt: skip
+
+
+def system_python() -> str:
+    """Return a Python that a user without a home can read, and of which the bundle has wheels."""
+    for path in ("/usr/bin/python3", str(getattr(sys, "_base_executable", sys.executable))):
+        ask = [path, "-c", f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"]
+        is_readable = not os.path.realpath(path).startswith(("/root/", "/home/"))
+        if Path(path).exists() and is_readable and subprocess.run(ask, check=False).returncode == 0:
+            return path
+    pytest.skip(f"there is no python3 of version {sys.version_info[:2]} outside of homes: apt-get install python3")
 
 
 def test_one_of_two_boards_fails_and_the_other_does_not_mind(board: Board, bundle: Path, endpoint: str) -> None:
@@ -281,7 +324,8 @@ def test_a_daemon_hears_of_the_board_and_another_host_does_not_get_it(
         other = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     stolen = boards(bench, "install", *there, "--keys", "keys", "--listen", other)
     assert stolen.ends() == 5, stolen.err
-    assert "this board serves another host already" in stolen.err
+    assert "this board serves another host already, whose key has fingerprint" in stolen.err
+    assert "sending" not in stolen.err, "nothing is touched"
     assert board.agents() == [agent]
 
 

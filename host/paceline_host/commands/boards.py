@@ -58,7 +58,9 @@ def _add_install(program: Program) -> None:
     ssh.add_argument("--identity", type=Path, metavar="FILE", help="the private key to log in with")
     ssh.add_argument("--ssh-option", action="append", default=[], metavar="KEY=VALUE", help="as ssh -o; several")
     home = parser.add_mutually_exclusive_group()
-    home.add_argument("--user", action="store_true", help="without root, below ~/.local/paceline, started by hand")
+    home.add_argument(
+        "--user", action="store_true", help="without root, below ~/.local/paceline; a restart of the board ends it"
+    )
     home.add_argument("--prefix", metavar="FOLDER", help="as --user, below another absolute path of the board")
     parser.add_argument("--listen", metavar="WHERE", help="where this host listens (default: as in host.toml)")
     parser.add_argument("--python", default="", metavar="NAME", help="of the boards (default: python3)")
@@ -124,11 +126,13 @@ def _add_ask(program: Program) -> None:
             _HANDLERS[name],
             summary,
             about=f"{about} {_MANY}",
-            examples=[(f"paceline boards {name}", "all that were installed"), (f"paceline boards {name} pi4", "one")],
+            examples=[(f"paceline boards {name} pi4", "one"), (f"paceline boards {name} pi4 nano", "two at once")],
             exits=(3, 4, 5, 7, 8, 9, 10),
         )
+        looks = name != "rollback"
+        every = " (default: all)" if looks else ""
         parser.add_argument(
-            "boards", nargs="*", metavar="NAME", help="as `paceline boards list` names them (default: all)"
+            "boards", nargs="*" if looks else "+", metavar="NAME", help=f"as `paceline boards list` names them{every}"
         )
         _add_keys(parser)
         _add_json(parser)
@@ -261,18 +265,20 @@ def _list(arguments: argparse.Namespace, talk: Talk) -> int:
     return 0
 
 
-def _each(arguments: argparse.Namespace, talk: Talk, work: Callable[[Place, Shell], tuple[str, str, int]]) -> int:
-    """Do `work` on boards of the inventory; it returns state, text and exit status."""
+_Work = Callable[["Inventory", str, "Shell"], tuple[str, str, int]]  # -> state, text, exit status
+
+
+def _each(arguments: argparse.Namespace, talk: Talk, work: _Work) -> int:
+    """Do `work` on boards of the inventory."""
     from paceline_host.onboard import crew
     from paceline_host.onboard.inventory import Inventory
 
     inventory = Inventory(Path(_host(arguments).keys))
     names = list(dict.fromkeys(arguments.boards)) or sorted(inventory.boards)
-    places = {name: _place(inventory, name) for name in names}
-    shells = {name: _shell_of(place) for name, place in places.items()}
+    shells = {name: _shell_of(_place(inventory, name)) for name in names}
 
     def one(name: str) -> Outcome:
-        state, text, status = work(places[name], shells[name])
+        state, text, status = work(inventory, name, shells[name])
         trouble = "its rows above say what is wrong" if status else ""
         return crew.Outcome(name, shells[name].address, state, trouble, status, facts={"text": text} if text else {})
 
@@ -282,13 +288,17 @@ def _each(arguments: argparse.Namespace, talk: Talk, work: Callable[[Place, Shel
 def _status(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_host.onboard.crew import act
 
-    return _each(arguments, talk, lambda place, shell: (act(place, shell, "service status").strip(), "", 0))
+    def ask(inventory: Inventory, name: str, shell: Shell) -> tuple[str, str, int]:
+        return act(inventory.boards[name], shell, "service status").strip(), "", 0
+
+    return _each(arguments, talk, ask)
 
 
 def _doctor(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_host.onboard.crew import act
 
-    def ask(place: Place, shell: Shell) -> tuple[str, str, int]:
+    def ask(inventory: Inventory, name: str, shell: Shell) -> tuple[str, str, int]:
+        place = inventory.boards[name]
         etc = f"{shlex.quote(place.prefix)}/etc" if place.private else "/etc/paceline"
         look = f"doctor --config {etc}/agent.toml; echo $?"  # rows are wanted of a bad board above all
         text, _, status = act(place, shell, look, has_prefix=False, timeout_s=900.0).strip().rpartition("\n")
@@ -300,7 +310,13 @@ def _doctor(arguments: argparse.Namespace, talk: Talk) -> int:
 def _rollback(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_host.onboard.crew import roll_back
 
-    return _each(arguments, talk, lambda place, shell: ("rolled back", roll_back(place, shell), 0))
+    def go(inventory: Inventory, name: str, shell: Shell) -> tuple[str, str, int]:
+        place = inventory.boards[name]
+        release = roll_back(place, shell)
+        inventory.put(name, replace(place, release=release))
+        return "rolled back", release, 0
+
+    return _each(arguments, talk, go)
 
 
 _HANDLERS = {"status": _status, "doctor": _doctor, "rollback": _rollback}
@@ -375,7 +391,7 @@ def _shells(arguments: argparse.Namespace, inventory: Inventory) -> dict[str, Sh
     for text in arguments.boards:
         if text in inventory.boards:
             place = inventory.boards[text]
-            name, shell = text, Shell(place.address, (*options, *place.ssh))  # of two the first counts
+            name, shell = text, Shell(place.address, tuple(options) or place.ssh)
         else:
             named = re.fullmatch(
                 r"(?:([A-Za-z0-9._-]+)=)?((?:ssh://)?(?:[^@/\s-][^@/\s]*@)?([^@:/\s-][^@:/\s]*)(?::\d+)?)", text
@@ -439,7 +455,8 @@ def _recap(outcomes: list[Outcome], as_json: bool, talk: Talk) -> int:
             shown += [facts[key] for key in ("clock",) if key in facts]
             print(f"{each.name:20}  {each.state:11}  {each.seconds:6.1f} s  {'  '.join(shown)}".rstrip())
             if "text" in facts:
-                print("\n".join(f"  {printable(line)}" for line in str(facts["text"]).splitlines()))
+                for line in str(facts["text"]).splitlines():
+                    print(f"  {' ' * (len(line) - len(line.lstrip()))}{printable(line)}")
     for each in failed:
         talk.error(f"{each.name} ({each.address}): {each.trouble}", board=each.name, event="failed")
     return 0 if not failed else PARTIAL if len(outcomes) > 1 else failed[0].exit_code

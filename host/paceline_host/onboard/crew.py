@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import PacelineError
+from paceline.keys import fingerprint, is_public
 from paceline.talk import printable
 from paceline_host.onboard.bundle import Bundle
 from paceline_host.onboard.greeting import HELLO_S, Greeting
@@ -39,7 +40,9 @@ echo "paceline:sudo=$(sudo -n true 2>/dev/null && echo yes)"
 echo "paceline:from=${SSH_CONNECTION%% *}"
 echo "paceline:home=$HOME"
 echo "paceline:systemd=$([ -d /run/systemd/system ] && echo yes)"
-echo "paceline:current=$(readlink "${2:-$HOME/.local/paceline}/current" 2>/dev/null)"
+P=${2:-$HOME/.local/paceline}
+echo "paceline:current=$(readlink "$P/current" 2>/dev/null)"
+echo "paceline:serves=$(sed -n 's/^public_key *= *"\\(.*\\)" *$/\\1/p' "${3:-$P/etc}/agent.toml" 2>/dev/null)"
 """
 # A tar that breaks off, or a step that fails, leaves nothing behind but what install.py made whole.
 PUT = """
@@ -119,7 +122,7 @@ class Crew:
         """Bring the agent to a board, start it, hear of it. Raises PacelineError."""
         wish = self._wish_of(name)
         prefix = "" if wish.home == "user" else SYSTEM if wish.home == "system" else wish.home
-        facts = _facts(shell.run(LOOK, wish.python, prefix))
+        facts = _facts(shell.run(LOOK, wish.python, prefix, "/etc/paceline" if wish.home == "system" else ""))
         prefix = prefix or f"{facts['home']}/{PRIVATE}"
         root = self._root(wish.home, facts)
         arch = _checked(facts, wish)
@@ -147,6 +150,7 @@ class Crew:
         try:
             made = _told(shell.run(f"{agent} install --json {wanted} {below}", timeout_s=START_S))
             self.inventory.enrol(name, str(made["public_key"]))
+            self.inventory.put(name, place)
             assert self.greeting is not None
             self.greeting.admit(name, str(made["public_key"]))
             as_it_was = put["was"] == put["release"] and not made["steps"]
@@ -158,8 +162,10 @@ class Crew:
         except PacelineError as error:
             if put["was"] in ("", put["release"]):
                 raise
-            raise BoardError(error.exit_code, f"{error}; {_back(place, shell)}") from None
-        self.inventory.put(name, place)
+            back = _back(place, shell)
+            if name in self.inventory.boards:
+                self.inventory.put(name, replace(place, release=str(put["was"])))
+            raise BoardError(error.exit_code, f"{error}; {back}") from None
         outcome.state = "installed" if not put["was"] else "unchanged" if put["was"] == put["release"] else "updated"
         outcome.facts |= {key: made[key] for key in ("meter", "watts", "why")} | {"taken": put["taken"]}
         return outcome
@@ -226,6 +232,12 @@ def _checked(facts: Mapping[str, str], wish: Wish) -> str:
         raise BoardError(
             6, f"its {wish.python} is {version}, paceline needs 3.11 or newer: name a newer one with --python, or use"
             " Debian 12 or later"
+        )  # fmt: skip
+    other = facts.get("serves", "")
+    if is_public(other) and other != wish.host_key:
+        raise BoardError(
+            5, f"this board serves another host already, whose key has fingerprint {fingerprint(other)}; remove it"
+            " there first, or run `paceline-agent uninstall` on the board"
         )  # fmt: skip
     return facts["arch"]
 
