@@ -11,11 +11,13 @@ import re
 import shlex
 import subprocess
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from paceline.errors import EXITS, PacelineError
 from paceline.talk import printable
 
+OURS = "paceline-agent: "  # what its sentences begin with
 CONNECT_S = 10
 SILENT_S = 15  # each, and four of them: a board that is gone is noticed within a minute
 CONNECTION, KEYS, FAILED = 4, 5, 9
@@ -87,6 +89,9 @@ class Shell:
 
 
 def _last(words: str, status: int) -> str:
-    """Return the last thing that a program said, without its name."""
+    """Return the last thing that a program said, without its name; the agent may have said several in a row."""
     lines = [printable(line) for line in words.splitlines() if line.strip()]
-    return re.sub(r"^(install|paceline-agent|sh|ssh): ", "", lines[-1]) if lines else f"it ended with status {status}"
+    if not lines:
+        return f"it ended with status {status}"
+    mine = [line.removeprefix(OURS) for line in takewhile(lambda line: line.startswith(OURS), reversed(lines))]
+    return "; ".join(reversed(mine)) or re.sub(r"^(install|sh|ssh): ", "", lines[-1])
