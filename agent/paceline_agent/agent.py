@@ -23,6 +23,7 @@ from pathlib import Path
 from paceline import machine as m
 from paceline import wire
 from paceline.errors import KeyFileError, PacelineError, RemoteProtocolError, StorageError
+from paceline.notify import Watchdog, notify
 from paceline.session import LIFE_BITS
 from paceline.talk import Talk
 from paceline.version import VERSION
@@ -91,7 +92,11 @@ class Agent:
             rhythm = f", {self._joules.rhythm}" if self._joules.rhythm else ""
             self._talk(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}{rhythm}")
             self._do(self._machine.restart(_now_s()))
+            notify("READY=1")  # it serves; whether its host is there is not its service manager's concern
+            life.callback(notify, "STOPPING=1")
+            watchdog = Watchdog()
             while self._status is None and not self._stopping:
+                watchdog.turn(_now_s())
                 self._turn()
             self._goodbye()
         return self._status if self._status is not None else 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline.commandline import Program, add_completion
 from paceline.talk import Talk
 from paceline.version import VERSION
-from paceline_agent import meter_commands
+from paceline_agent import board_commands, meter_commands
 
 
 def program() -> Program:
@@ -18,7 +18,7 @@ def program() -> Program:
     made = Program(
         "paceline-agent", VERSION, "The agent on a board: trains what the host assigns, measures seconds and joules."
     )
-    for add in (_add_run, _add_keys, meter_commands.add, _add_show, add_completion):
+    for add in (_add_run, _add_keys, meter_commands.add, board_commands.add, _add_show, add_completion):
         add(made)
     return made
 

@@ -57,7 +57,7 @@ class AgentLink:
         self.trouble = "the host has not answered the connection attempt"
         self.refused = False  # the host has said that it does not know this key
         self.wrong_key = False  # it is probably not the host whose key is pinned
-        self._proven = False  # a handshake has succeeded: whatever fails later, the keys are right
+        self.proven = False  # a handshake has succeeded: whatever fails later, the keys are right
         _keep_buffers()
         self._context = zmq.Context()
         self._context.linger = 0
@@ -169,7 +169,7 @@ class AgentLink:
             while True:
                 kind = _event(self._watch_socket.recv_multipart(zmq.DONTWAIT))
                 if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._shaking, self._proven, self.trouble = False, True, ""
+                    self._shaking, self.proven, self.trouble = False, True, ""
                 elif kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                     self._shaking, self.refused = False, True
                     self.trouble = (
@@ -181,8 +181,8 @@ class AgentLink:
                 elif kind == zmq.EVENT_CONNECT_RETRIED and not self._shaking:
                     self.trouble = self.trouble or f"nothing listens at {self._endpoint}"
                 elif self._shaking:  # closed in mid-handshake
-                    self._shaking, self.wrong_key = False, not self._proven
-                    self.trouble = "the handshake was not finished; the host may stand still" if self._proven else (
+                    self._shaking, self.wrong_key = False, not self.proven
+                    self.trouble = "the handshake was not finished; the host may stand still" if self.proven else (
                         "the host ended the CURVE handshake: host_public_key in agent.toml is probably not that host's "
                         f"key (configured: fingerprint {fingerprint(self._host_key)})"
                     )  # fmt: skip

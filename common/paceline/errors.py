@@ -14,6 +14,7 @@ EXITS = {
     5: "keys",
     6: "version",
     7: "meter",
+    8: "some boards failed",
     9: "the run failed",
     10: "storage",
     130: "Ctrl-C",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from paceline.errors import KeyFileError, LocalProtocolError, RemoteProtocolError, RunError, StorageError
 from paceline.keys import fingerprint
+from paceline.notify import notify
 from paceline.talk import Talk
 from paceline.version import VERSION
 from paceline_host import desk, status, tickets
@@ -29,7 +30,6 @@ from paceline_host.host_config import HostConfig
 from paceline_host.intake import Cleared, Clerk
 from paceline_host.keyring import Admitted, Keyring, changed
 from paceline_host.link import Arrival, HostLink
-from paceline_host.notify import notify
 from paceline_host.peers import Peers
 from paceline_host.scripts import Scripts
 from paceline_host.server import Server

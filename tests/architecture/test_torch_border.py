@@ -108,6 +108,8 @@ def test_measuring_a_window_loads_neither(tmp_path: Path) -> None:
         "paceline-agent --help",
         "paceline-agent run --help",
         "paceline-agent meter scan --help",
+        "paceline-agent service start --help",
+        "paceline boards install --help",
     ],
 )
 def test_a_command_that_trains_nothing_loads_neither(command: str, tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import SettingsError, StorageError
+from paceline.notify import notify
 from paceline_host import tickets
 from paceline_host.host_config import WHERE, HostConfig, load_host, load_operator, make_host
 from paceline_host.keyring import Keyring, changed
 from paceline_host.link import new_pair
-from paceline_host.notify import notify
 from paceline_host.tickets import Ticket
 from paceline_host.unit import unit
 

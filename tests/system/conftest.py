@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from paceline.data.idx import write_idx
 from paceline.data.sources import FILES
 
-from .fleet_tools import TEST, TRAIN, Bench
+from .fleet_tools import BIN, TEST, TRAIN, Bench
+
+BUILD_S = 100.0  # compiling the core takes a few seconds, on a busy machine more
 
 
 @pytest.fixture
@@ -28,6 +31,14 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pictures")
     write_pictures(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a bundle for boards of this machine's kind, once."""
+    path = tmp_path_factory.mktemp("bundle") / "own.tar.gz"
+    subprocess.run([BIN / "paceline", "boards", "bundle", "--out", path], check=True, timeout=BUILD_S)
+    return path
 
 
 def write_pictures(folder: Path) -> None:

@@ -18,8 +18,9 @@ from .fleet_tools import Bench, Declared
 HELP = [
     ("paceline",), ("paceline", "run"), ("paceline", "runs"), ("paceline", "report"), ("paceline", "data"),
     ("paceline", "data", "fetch"), ("paceline", "data", "partition"), ("paceline", "keys"), ("paceline", "explain"),
-    ("paceline", "whatif"), ("paceline", "bench"),
+    ("paceline", "whatif"), ("paceline", "bench"), ("paceline", "boards"), ("paceline", "boards", "install"),
     ("paceline-agent",), ("paceline-agent", "run"), ("paceline-agent", "keys"),
+    ("paceline-agent", "doctor"), ("paceline-agent", "install"),
     ("paceline-agent", "meter"), ("paceline-agent", "meter", "selftest"),
 ]  # fmt: skip
 

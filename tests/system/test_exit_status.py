@@ -66,6 +66,13 @@ def keys(bench: Bench) -> Program:
     return bench.call("paceline", "run", experiment_of_boards(bench), "--set", 'fleet.keys="nowhere"')
 
 
+def partial(bench: Bench) -> Program:
+    """Name two boards to install on, at a port on which nothing listens."""
+    bench.make_keys()
+    two = ("a=root@127.0.0.1", "b=root@127.0.0.1")
+    return bench.call("paceline", "boards", "install", *two, "--port", "1", "--dry-run")
+
+
 def experiment_of_boards(bench: Bench) -> Path:
     return bench.experiment("boards", {"rounds": 1, "budget": 10, "patience_s": 0.5})
 
@@ -121,8 +128,8 @@ def interrupted(number: signal.Signals) -> Callable[[Bench], Program]:
 
 
 REACHED: dict[int, Callable[[Bench], Program]] = {
-    0: ok, 1: bug, 2: usage, 3: configuration, 4: connection, 5: keys, 6: version, 7: meter, 9: run_failed, 10: storage,
-    130: interrupted(signal.SIGINT), 143: interrupted(signal.SIGTERM),
+    0: ok, 1: bug, 2: usage, 3: configuration, 4: connection, 5: keys, 6: version, 7: meter, 8: partial,
+    9: run_failed, 10: storage, 130: interrupted(signal.SIGINT), 143: interrupted(signal.SIGTERM),
 }  # fmt: skip
 
 

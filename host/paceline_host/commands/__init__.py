@@ -9,6 +9,7 @@ from paceline.commandline import Program, add_completion
 from paceline.version import VERSION
 from paceline_host.commands import (
     bench,
+    boards,
     config,
     data,
     experiments,
@@ -33,7 +34,7 @@ def program() -> Program:
     )
     for add in (
         run.add, run.add_resume, verify.add, report.add_runs, report.add_report, look.add, host.add, operate.add,
-        data.add, experiments.add, simulate.add, bench.add, keys.add, config.add, add_completion,
+        data.add, experiments.add, simulate.add, bench.add, keys.add, boards.add, config.add, add_completion,
     ):  # fmt: skip
         add(made)
     return made

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`paceline boards`: its commands, their arguments and help. What they do is in onboard/tool.py."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from pathlib import Path
+
+from paceline.commandline import CommandParser, Handler, Program
+from paceline.talk import Talk
+
+_SSH = "ssh is the user's own, with ~/.ssh/config and agent; it never asks for a password."
+_MANY = "One board that fails stops no other; with several the status is then 8."
+
+
+def add(program: Program) -> None:
+    """Register the commands."""
+    program.group("boards", "the agent on boards: install, bundle, list, status, doctor, logs, rollback, remove")
+    for each in (_add_install, _add_bundle, _add_list, _add_ask, _add_logs, _add_remove):
+        each(program)
+
+
+def _add_install(program: Program) -> None:
+    parser = program.command(
+        "boards install",
+        _does("install"),
+        "bring the agent to boards over ssh, enrol their keys, start it",
+        about=f"{_SSH} A board is looked at first; then one bundle is copied, a release is made beside the one before,"
+        f" keys are exchanged, the agent is started and its HELLO waited for. A second time nothing changes. {_MANY}",
+        examples=[
+            ("paceline boards install pi@192.0.2.7 visionfive", "two boards, as root or with sudo"),
+            ("paceline boards install pi4=pi@192.0.2.7 --user", "named pi4, for that user alone, without root"),
+            ("paceline boards install pi@192.0.2.7 --dry-run", "look, and say what would be done"),
+        ],
+        exits=(3, 4, 5, 6, 8, 9, 10),
+    )
+    parser.add_argument(
+        "boards", nargs="+", metavar="[NAME=]USER@HOST", help="as ssh takes it; or a name in `paceline boards list`"
+    )
+    _add_keys(parser)
+    ssh = parser.add_argument_group("ssh")
+    ssh.add_argument("--port", type=int, metavar="N", help="of sshd on the boards")
+    ssh.add_argument("--identity", type=Path, metavar="FILE", help="the private key to log in with")
+    ssh.add_argument("--ssh-option", action="append", default=[], metavar="KEY=VALUE", help="as ssh -o; several")
+    home = parser.add_mutually_exclusive_group()
+    home.add_argument(
+        "--user", action="store_true", help="without root, below ~/.local/paceline; a restart of the board ends it"
+    )
+    home.add_argument("--prefix", metavar="FOLDER", help="as --user, below another absolute path of the board")
+    parser.add_argument("--listen", metavar="WHERE", help="where this host listens (default: as in host.toml)")
+    parser.add_argument("--python", default="", metavar="NAME", help="of the boards (default: python3)")
+    parser.add_argument(
+        "--endpoint", metavar="WHERE", help="of this host (default: tcp://, where ssh comes from, its port)"
+    )
+    parser.add_argument(
+        "--meter", default="", metavar="LINES", help="of [meter], for all (default: what each board has)"
+    )
+    parser.add_argument("--bundle", type=Path, metavar="FILE", help="made before (default: one is made for each kind)")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels for the bundle, as in `boards bundle`")
+    parser.add_argument("--dry-run", action="store_true", help="look at the boards and say what would be done")
+    _add_json(parser)
+
+
+def _add_bundle(program: Program) -> None:
+    parser = program.command(
+        "boards bundle",
+        _does("bundle"),
+        "make the archive that is copied to boards of one kind",
+        about="Our wheel is built from this checkout for this machine's kind; for another it must be in --wheels. What"
+        " no wheel brings comes from the board's own packages. By hand: tar xzf FILE; python3 */install.py --help.",
+        examples=[
+            ("paceline boards bundle --out paceline.tar.gz", "for boards of this machine's kind"),
+            ("paceline boards bundle --arch riscv64 --wheels wheels/riscv64 --out rv.tar.gz", "for another"),
+        ],
+        exits=(3, 9, 10),
+    )
+    parser.add_argument(
+        "--arch", default=platform.machine(), metavar="ARCH", help="as `uname -m` says it there (default: as here)"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the archive; replaced when it is there"
+    )
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels to take: torch, numpy, others' kinds")
+    _add_json(parser)
+
+
+def _add_list(program: Program) -> None:
+    parser = program.command(
+        "boards list",
+        _does("listing"),
+        "list the boards that were installed, and those whose keys are let in",
+        examples=[("paceline boards list", "all"), ("paceline boards list --json", "for a program")],
+        exits=(5, 10),
+    )
+    _add_keys(parser)
+    _add_json(parser)
+
+
+def _add_ask(program: Program) -> None:
+    for name, summary, about in (
+        (
+            "status",
+            "ask boards whether their agents run",
+            "Over ssh; what the host thinks of them `paceline status` tells.",
+        ),
+        ("doctor", "have boards look at themselves", "`paceline-agent doctor` on each, with what to do."),
+        ("rollback", "go back to the release before, on boards", "Where no HELLO came this happened by itself."),
+    ):
+        parser = program.command(
+            f"boards {name}",
+            _does(name),
+            summary,
+            about=f"{about} {_MANY}",
+            examples=[(f"paceline boards {name} pi4", "one"), (f"paceline boards {name} pi4 nano", "two at once")],
+            exits=(3, 4, 5, 7, 8, 9, 10),
+        )
+        looks = name != "rollback"
+        every = " (default: all)" if looks else ""
+        parser.add_argument(
+            "boards", nargs="*" if looks else "+", metavar="NAME", help=f"as `paceline boards list` names them{every}"
+        )
+        _add_keys(parser)
+        _add_json(parser)
+
+
+def _add_logs(program: Program) -> None:
+    parser = program.command(
+        "boards logs",
+        _does("logs"),
+        "print the last words of a board's agent",
+        examples=[("paceline boards logs pi4", "20 lines"), ("paceline boards logs pi4 --lines 200", "more")],
+        exits=(3, 4, 5, 9, 10),
+    )
+    parser.add_argument("board", metavar="NAME", help="as `paceline boards list` names it")
+    parser.add_argument("--lines", type=int, default=20, metavar="N", help="how many (default: 20)")
+    _add_keys(parser)
+
+
+def _add_remove(program: Program) -> None:
+    parser = program.command(
+        "boards remove",
+        _does("remove"),
+        "take the agent off boards, and their keys off this host",
+        about=f"On the board nothing is left: program, unit, keys, state. {_MANY}",
+        examples=[
+            ("paceline boards remove pi4", "there and here"),
+            ("paceline boards remove pi4 --forget", "here only: the board is gone, or was set up anew"),
+        ],
+        exits=(3, 4, 5, 8, 9, 10),
+    )
+    parser.add_argument("boards", nargs="+", metavar="NAME", help="as `paceline boards list` names them")
+    parser.add_argument("--forget", action="store_true", help="do not speak to the boards")
+    _add_keys(parser)
+    _add_json(parser)
+
+
+def _add_keys(parser: CommandParser) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--host", type=Path, metavar="FILE", help="host.toml of the daemon on this machine, or its folder"
+    )
+    where.add_argument(
+        "--keys",
+        type=Path,
+        default=Path("keys"),
+        metavar="FOLDER",
+        help="without a daemon: host's keys (default: keys)",
+    )
+
+
+def _add_json(parser: CommandParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _does(name: str) -> Handler:
+    """Return what is done by a function of the tool, which is loaded only then."""
+
+    def handle(arguments: argparse.Namespace, talk: Talk) -> int:
+        from paceline_host.onboard import tool
+
+        status: int = getattr(tool, name)(arguments, talk)
+        return status
+
+    return handle
