@@ -195,7 +195,7 @@ class Trainer:
             raise RemoteProtocolError("WORK before LOAD")
         quick = 0 < self._worker.update_bytes <= INLINE_BYTES  # it takes no time to write down
         pace, reference_s = self._loaded.pace, self._task.reference_seconds_per_sample
-        brief = quick and self._loaded.regime == "pma" and self._sample_us * work.samples <= BRIEF_US
+        brief = quick and self._loaded.regime in ("pma", "async") and self._sample_us * work.samples <= BRIEF_US
         clock = WorkClock(self, work.lease, pace, reference_s, quick=quick, brief=brief, host=self._loaded.host)
         result = self._worker.work(work, self._model, self._update, clock)
         self._sample_us = clock.compute_us / max(1, clock.samples)

@@ -20,7 +20,7 @@ class Policy:
     """A policy as an experiment names it."""
 
     name: str
-    kind: Literal["equal", "static", "weighted", "frontier", "ema-batch", "oort", "method"]
+    kind: Literal["equal", "static", "weighted", "frontier", "ema-batch", "oort", "mixing", "method"]
     # Weight of joules in the cost, for "weighted"; the rest is the weight of time. "frontier": above 0 where joules
     # matter, so that meters are asked for.
     w_energy: float | None = None
@@ -33,6 +33,9 @@ POLICIES = {
         Policy("static", "static"),  # measured in the first round, then fixed
         Policy("ema-batch", "ema-batch"),  # smoothed throughput alone, renewed each round
         Policy("oort", "oort"),  # two thirds of the boards are selected, who have the same share; the others wait
+        Policy("fedasync", "mixing"),  # regime async: updates are mixed in as they arrive, whatever their age,
+        Policy("fedasync-poly", "mixing"),  # by a power of it,
+        Policy("fedasync-hinge", "mixing"),  # or the less the older they are, from some age on
         Policy("time", "weighted", 0.0),
         Policy("low-energy", "weighted", 0.25),
         Policy("balanced", "weighted", 0.5),
@@ -63,8 +66,18 @@ def policy(name: str) -> Policy:
 
 
 def fits(entry: Policy, regime: str) -> bool:
-    """Tell whether a policy that divides samples makes sense where `regime` synchronises: all ranks of a group work."""
-    return entry.kind != "oort" or regime == "pma"
+    """Tell whether a policy makes sense in an experiment of a regime: all ranks of a group work, in step.
+
+    Mixing has a regime of its own, `regime_of`, and stands beside those that divide samples for comparison.
+    """
+    if entry.kind == "mixing":
+        return regime in ("pma", "async")
+    return regime != "async" and (entry.kind != "oort" or regime == "pma")
+
+
+def regime_of(entry: Policy, regime: str) -> str:
+    """Return the regime of a policy's run in an experiment of a regime."""
+    return "async" if entry.kind == "mixing" else regime
 
 
 def _weight(name: str) -> float:

@@ -111,6 +111,8 @@ class RoundMachine(Muster):
         super().__init__(facts, names, now_s)
         self._regime, self._planner = regime, planner
         self._base = base_sha256
+        self._model: bytes | None = None  # with the next: what a lease remembers of its base besides
+        self._version = 0
         self._lease_number = 0
         self._open: dict[int, Slice] = {}  # slices of this round that are not accepted yet
         self._next_index = 0
@@ -303,7 +305,10 @@ class RoundMachine(Muster):
         lease_s = (
             facts.patience_s * FIRST_LEASE if per_sample is None else 2 * per_sample * item.samples + facts.patience_s
         )
-        lease = Lease(self._lease_number, item, self._base, now_s, lease_s, now_s + lease_s)
+        lease = Lease(
+            self._lease_number, item, self._base, now_s, lease_s, now_s + lease_s, model=self._model,
+            version=self._version,
+        )  # fmt: skip
         board.lease, board.since_s = lease, now_s
         board.share += item.samples
         nbytes = 0 if board.base == self._base else facts.model_bytes
@@ -314,7 +319,7 @@ class RoundMachine(Muster):
                 board.session.nonce, facts.run, item.round, item.index, 0, lease.number, lease_s, facts.batch,
                 item.ranges, self._base, nbytes, *self._take_held(index),
             ),
-            (0, nbytes) if inline else None,
+            (0, nbytes) if inline else None, lease.model,
         )  # fmt: skip
         if nbytes and not inline:
             lease.sender = Sender(nbytes, board.chunk_bytes, facts.credit_bytes, board.rate_out)
@@ -326,7 +331,7 @@ class RoundMachine(Muster):
         if board.lease is None or board.lease.sender is None or board.session is None:
             return
         for piece in board.lease.sender.pieces():
-            self._send(index, Chunk(board.session.nonce, board.lease.number, piece[0]), piece)
+            self._send(index, Chunk(board.session.nonce, board.lease.number, piece[0]), piece, board.lease.model)
         if board.lease.sender.done:  # the last pieces are not acknowledged: from here on the lease is the deadline
             board.lease.stalls_s = float("inf")
 
@@ -458,7 +463,7 @@ class RoundMachine(Muster):
         lease.commit = message
         self._judging[lease.number] = index, lease
         last = len(self._judging) >= len(self._open)
-        self._out.append(StoreResult(index, lease.slice, lease.result, message, last))
+        self._out.append(StoreResult(index, lease.slice, lease.result, message, last, lease.model, lease.version))
 
     def _work_failed(self, index: int, message: Failed, now_s: float) -> None:
         board = self.boards[index]

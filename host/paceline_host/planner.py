@@ -200,6 +200,8 @@ def make(policy: Policy, boards: int, budget: int, minimum: int, silos: Silos = 
         if len(members) * minimum > own:
             fault = f"[run] budget = {own} is below {len(members)} boards x {minimum} samples"
             raise SettingsError([f"{fault}; raise it to {len(members) * minimum} or more"])
+    if policy.kind == "mixing":
+        raise SettingsError([f"policy {policy.name}: boards take slices as they are done, so it divides no samples"])
     if policy.kind == "oort":
         return Oort(boards, budget, minimum, policy, seed)
     return kinds[policy.kind](boards, budget, minimum, policy, silos)

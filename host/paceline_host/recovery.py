@@ -18,6 +18,8 @@ from paceline.tasks import Task
 from paceline_host import checkpoint, left_out, records
 from paceline_host.journal import JOURNAL, has_journal, is_held
 from paceline_host.ledger import Ledger
+from paceline_host.mixing import standing as mixing
+from paceline_host.mixing.steps import Standing
 from paceline_host.planner import Planner
 from paceline_host.reducer import NORM_HISTORY, Reducer
 from paceline_host.steps import Reopened
@@ -40,6 +42,7 @@ class Recovered:
     counted: tuple[tuple[int, int, bytes], ...]  # (slice, samples, update) of the open round
     skipped: tuple[int, ...]  # slices of the open round that were dealt again
     epoch: records.Epoch | None = None  # of split learning, the last that was closed
+    standing: Standing | None = None  # of regime async
 
     @property
     def finished(self) -> bool:
@@ -66,6 +69,8 @@ def recover(folder: Path, task: Task, say: Callable[[str], None]) -> Recovered:
         closed = [r for r in rounds if r.closed_s is not None]
         base = closed[-1].round if closed else 0
         model = _model_after(folder, ledger, task, base, say)
+        if run.regime == "async":
+            model = mixing.remixed(ledger, task.manifest, model, [m for m in ledger.mixes() if m.closed >= base])
         open_round = rounds[-1].round if rounds and rounds[-1].closed_s is None else 0
         accepted = ledger.contributions(open_round, "accepted") if run.regime == "pma" else []
         counted = [(c.slice, c.samples, ledger.update(c)) for c in accepted]
@@ -73,7 +78,7 @@ def recover(folder: Path, task: Task, say: Callable[[str], None]) -> Recovered:
             run, tuple(ledger.boards()), _reopened(ledger, rounds, open_round), model, checkpoint.sha256(model),
             _last_instant_s(ledger, rounds), _norms(ledger), tuple(counted),
             tuple(sorted({s.redealt_from for s in ledger.slices(open_round) if s.redealt_from is not None})),
-            next(reversed(ledger.epochs()), None),
+            next(reversed(ledger.epochs()), None), mixing.standing(ledger) if run.regime == "async" else None,
         )  # fmt: skip
 
 
@@ -88,6 +93,10 @@ def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
     Raises RunError when it would have planned otherwise.
     """
     with Ledger(folder) as ledger:
+        if ledger.run.regime == "async":  # nothing was planned
+            for c in _accounts(ledger.contributions(verdict="accepted")):
+                planner.observe(c.board, *_report(c))
+            return
         waits, idle = _waits(ledger), left_out.read(ledger.events(left_out.KIND))
         for row in ledger.rounds():
             planned = [s for s in ledger.slices(row.round) if s.redealt_from is None]
@@ -185,6 +194,8 @@ def _report(row: records.Contribution) -> tuple[float, float | None, int]:
 
 
 def _reopened(ledger: Ledger, rounds: Sequence[records.Round], open_round: int) -> Reopened:
+    if ledger.run.regime == "async":
+        return mixing.reopened(ledger, len(ledger.events(RESUMED)) + 1, _last_instant_s(ledger, rounds))
     slices = ledger.slices(open_round)
     rows = ledger.contributions(open_round)
     accepted = {c.slice for c in rows if c.verdict == "accepted"}
@@ -213,7 +224,7 @@ def _last_instant_s(ledger: Ledger, rounds: Sequence[records.Round]) -> float:
 
 def _norms(ledger: Ledger) -> dict[int, list[float]]:
     norms: dict[int, list[float]] = defaultdict(list)
-    for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: (c.round, c.lease)):
+    for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: c.lease):
         if c.update_norm is not None:
             norms[c.board].append(c.update_norm)
     return {board: history[-NORM_HISTORY:] for board, history in norms.items()}
@@ -233,22 +244,29 @@ def _model_after(folder: Path, ledger: Ledger, task: Task, number: int, say: Cal
     except StorageError as error:
         why = str(error)
     say(f"{why}; making it anew from the round before and the updates in the journal")
-    if ledger.run.regime != "pma":
+    if ledger.run.regime not in ("pma", "async"):
         raise DamagedError(f"{why}; restore it from a copy, or begin a new run")
-    reducer = Reducer(task.manifest)
-    reducer.begin(_model_after(folder, ledger, task, number - 1, say), ledger.run.budget)
-    feed(
-        reducer,
-        [(c.slice, c.samples, ledger.update(c)) for c in ledger.contributions(number, "accepted")],
-        {s.redealt_from for s in ledger.slices(number) if s.redealt_from is not None},
-    )
-    model = reducer.finish()
+    model = _again(ledger, task, number, _model_after(folder, ledger, task, number - 1, say))
     if checkpoint.sha256(model) != row.model_sha256:
         raise DamagedError(
             f"{path}: is damaged, and what the journal holds of round {number} does not make the same model; restore "
             "the folder, or begin a new run"
         )
     return model
+
+
+def _again(ledger: Ledger, task: Task, number: int, base: bytes) -> bytes:
+    """Return the model that a round made of `base`, from the updates in the journal."""
+    if ledger.run.regime == "async":
+        return mixing.remixed(ledger, task.manifest, base, [m for m in ledger.mixes() if m.closed == number - 1])
+    reducer = Reducer(task.manifest)
+    reducer.begin(base, ledger.run.budget)
+    feed(
+        reducer,
+        [(c.slice, c.samples, ledger.update(c)) for c in ledger.contributions(number, "accepted")],
+        {s.redealt_from for s in ledger.slices(number) if s.redealt_from is not None},
+    )
+    return reducer.finish()
 
 
 def feed(reducer: Reducer, counted: Sequence[tuple[int, int, bytes]], skipped: Sequence[int] | set[int]) -> None:

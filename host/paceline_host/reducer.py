@@ -146,6 +146,25 @@ class Reducer:
         self._counted += samples
 
 
+def mixed(manifest: Manifest, model: Buffer, update: Buffer, weight: float) -> bytes:
+    """Return (1 - weight) * model + weight * update, both verified; weight in (0, 1].
+
+    Computed in float64, rounded once to each tensor's own type; counters and masks become the larger of both.
+    """
+    out = bytearray(manifest.nbytes)
+    for tensor in manifest.tensors:
+        old, new = _array(model, tensor), _array(update, tensor)
+        if not tensor.is_float:
+            np.maximum(old, new, out=_array(out, tensor))
+            continue
+        total = np.empty(tensor.items, np.float64)
+        for part in _blocks(tensor.items):
+            np.multiply(_floats(old[part], tensor), 1.0 - weight, out=total[part], dtype=np.float64)
+            total[part] += np.multiply(_floats(new[part], tensor), weight, dtype=np.float64)
+        _store(out, tensor, total, 1)
+    return bytes(out)
+
+
 def _array(buffer: Buffer, tensor: TensorSpec) -> Array:
     """View a tensor of a whole model, flat. bool as bytes, bfloat16 as its 16 bits: numpy has no such type."""
     array: Array = np.frombuffer(buffer, _dtype(tensor.dtype), tensor.items, tensor.offset)

@@ -407,7 +407,7 @@ class Server:
     def _send(self, run: _Run, action: m.Send) -> None:
         payload: memoryview | bytes = b""
         if action.piece is not None:
-            payload = memoryview(run.store.model)[action.piece[0] : action.piece[1]]
+            payload = memoryview(action.model or run.store.model)[action.piece[0] : action.piece[1]]
         name = run.names[action.board]
         if not self._send_to(name, action.message, payload) and self._peers.forget(name):
             self._gone(name, "its connection is lost")
