@@ -33,9 +33,6 @@ POLICIES = {
         Policy("static", "static"),  # measured in the first round, then fixed
         Policy("ema-batch", "ema-batch"),  # smoothed throughput alone, renewed each round
         Policy("oort", "oort"),  # two thirds of the boards are selected, who have the same share; the others wait
-        Policy("fedasync", "mixing"),  # regime async: updates are mixed in as they arrive, whatever their age,
-        Policy("fedasync-poly", "mixing"),  # by a power of it,
-        Policy("fedasync-hinge", "mixing"),  # or the less the older they are, from some age on
         Policy("time", "weighted", 0.0),
         Policy("low-energy", "weighted", 0.25),
         Policy("balanced", "weighted", 0.5),
@@ -43,24 +40,31 @@ POLICIES = {
         Policy("energy", "weighted", 1.0),
     )
 }
+MIXINGS = {  # of regime async: updates are mixed in as they arrive, whatever their age, or the less the older they are
+    name: Policy(name, "mixing") for name in ("fedasync", "fedasync-poly", "fedasync-hinge")
+}
 METHODS = {name: Policy(name, "method") for name in ("gpsl", "fls", "fpls", "central")}  # of regime psl
 
 
 def policy(name: str) -> Policy:
-    """Return the policy or method of a name; "w_energy:0.3" is any weight from 0 to 1, "frontier:..." a goal.
+    """Return what a name stands for in any table; "w_energy:0.3" is any weight from 0 to 1, "frontier:..." a goal.
 
     Raises ValueError: one sentence, a suggestion.
     """
-    if name in METHODS:
-        return METHODS[name]
-    if name in POLICIES:
-        return POLICIES[name]
+    for table in (POLICIES, MIXINGS, METHODS):
+        if name in table:
+            return table[name]
     if name.startswith(PREFIX):
         return Policy(name, "frontier", 0.0 if Goal.parse(name).kind == "time" else 1.0)
     if name.startswith(ANY_WEIGHT):
         return Policy(name, "weighted", _weight(name))
-    close = difflib.get_close_matches(name, [*POLICIES, *METHODS, ANY_WEIGHT, f"{PREFIX}energy"], n=1, cutoff=0.6)
-    known = f"{', '.join(POLICIES)}, w_energy:X with X from 0 to 1, frontier:energy; of regime psl {', '.join(METHODS)}"
+    close = difflib.get_close_matches(
+        name, [*POLICIES, *MIXINGS, *METHODS, ANY_WEIGHT, f"{PREFIX}energy"], n=1, cutoff=0.6
+    )
+    known = (
+        f"{', '.join(POLICIES)}, w_energy:X with X from 0 to 1, frontier:energy; of regime async {', '.join(MIXINGS)}; "
+        f"of regime psl {', '.join(METHODS)}"
+    )
     hint = f"did you mean {close[0]}?" if close else f"known: {known}"
     raise ValueError(f"unknown policy {name!r}; {hint}")
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from paceline import toml
 from paceline.errors import SettingsError
-from paceline.policies import METHODS, POLICIES, Policy, fits, policy
+from paceline.policies import METHODS, MIXINGS, POLICIES, Policy, fits, policy
 from paceline.settings import Bounds, Check, did_you_mean, load_table, read
 from paceline.sheet import Sheet
 from paceline.silos import Dealing
@@ -187,9 +187,10 @@ def _regime_faults(sheet: Sheet, names: Sequence[object]) -> Iterator[str]:
         yield f"{sheet.place(('run', 'budget'))}: run.budget: each silo has a budget of its own; leave it out"
     if regime not in ("psl", "hfl") and not budget:
         yield f"{sheet.place(('run', 'budget'))}: run.budget is missing: expected the samples of a round"
-    known = METHODS if is_split else {name: entry for name, entry in POLICIES.items() if fits(entry, str(regime))}
+    plain = {**POLICIES, **MIXINGS}
+    known = METHODS if is_split else {name: entry for name, entry in plain.items() if fits(entry, str(regime))}
     for name in names:
-        if isinstance(name, str) and name in {**METHODS, **POLICIES} and name not in known:
+        if isinstance(name, str) and name in {**METHODS, **plain} and name not in known:
             yield (
                 f"{sheet.place(('run', 'policies'))}: run.policies: {name!r} is nothing for regime "
                 f"{regime}; known: {', '.join(known)}"
