@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.tensors import Manifest, TensorSpec
 
-BLOCK = 1 << 16  # elements; two float64 blocks fit the second-level cache
+BLOCK = 1 << 15  # elements; some float64 blocks fit the second-level cache
 NORM_FACTOR = 10.0  # refuse above so many times the median of the board's own history (DECISIONS 6)
 NORM_HISTORY = 10  # updates that make the history
 NORM_FROM = 2  # so many must be known: the guard holds from the third update on
@@ -157,11 +157,11 @@ def mixed(manifest: Manifest, model: Buffer, update: Buffer, weight: float) -> b
         if not tensor.is_float:
             np.maximum(old, new, out=_array(out, tensor))
             continue
-        total = np.empty(tensor.items, np.float64)
+        rounded = _array(out, tensor)
         for part in _blocks(tensor.items):
-            np.multiply(_floats(old[part], tensor), 1.0 - weight, out=total[part], dtype=np.float64)
-            total[part] += np.multiply(_floats(new[part], tensor), weight, dtype=np.float64)
-        _store(out, tensor, total, 1)
+            wide = np.multiply(_floats(old[part], tensor), 1.0 - weight, dtype=np.float64)
+            wide += np.multiply(_floats(new[part], tensor), weight, dtype=np.float64)
+            rounded[part] = _bfloat16(wide) if tensor.dtype == "bfloat16" else wide
     return bytes(out)
 
 

@@ -21,8 +21,8 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, controller, sampler, agent, round, join, transfer, simulator, meter; how"
-        " true joules are: energy",
+        "what paceline itself costs: allocate, controller, sampler, schedule, aggregate, agent, round, join, transfer,"
+        " simulator, meter; how true joules are: energy",
         about="Each figure with its median, range and number of repeats."
         " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
         " these two run only when they are named.",
@@ -32,6 +32,7 @@ def add(program: Program) -> None:
             ("paceline bench controller --compare before.json", "ratios to what --json had saved, and what is slower"),
             ("paceline bench sampler", "ns a draw, beside numpy's ways and the machine's limit, and the ratios"),
             ("paceline bench controller", "11 to a million boards, beside numpy"),
+            ("paceline bench schedule aggregate", "orders and batches beside numpy, sums beside the memory's speed"),
             ("paceline bench round", "a round that trains nothing, beside the link alone"),
             ("paceline bench join", "1,000 participants join one host; whether a host grows in 1,000 rounds"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
@@ -44,10 +45,23 @@ def add(program: Program) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help="allocate, controller, sampler, agent, round, join, transfer, simulator (default: these), energy, meter",
+        help="allocate, controller, sampler, schedule, aggregate, agent, round, join, transfer, simulator (default:"
+        " these), energy, meter",
     )
     parser.offers = {
-        "what": ("allocate", "controller", "sampler", "agent", "round", "join", "transfer", "simulator", *PAGES)
+        "what": (
+            "allocate",
+            "controller",
+            "sampler",
+            "schedule",
+            "aggregate",
+            "agent",
+            "round",
+            "join",
+            "transfer",
+            "simulator",
+            *PAGES,
+        )
     }
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="what --json had saved: ratios to its medians")
