@@ -58,6 +58,7 @@ class EvenPlanner:
         self.observed: list[tuple[int, float, float | None, int]] = []
         self._pace: dict[int, float] = {}
         self.waits: list[tuple[int, float, float]] = []
+        self.idle: dict[int, float] = {}
         self.heeds_waits = True
         self.notes: tuple[str, ...] = ()
 
@@ -74,6 +75,10 @@ class EvenPlanner:
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         """Remember a wait."""
         self.waits.append((board, seconds, energy_j))
+
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Remember what a board drew before the first round."""
+        self.idle[board] = watts
 
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the last report's pace."""

@@ -52,6 +52,9 @@ class SiloPlanner:
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         """Forget it."""
 
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Nothing is learned."""
+
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the last pace."""
         return self._pace.get(board)

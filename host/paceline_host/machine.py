@@ -66,8 +66,8 @@ from paceline_host.steps import (
     Tick,
     WriteUpload,
 )
+from paceline_host.waits import IDLE, Waits
 from paceline_host.waits import KIND as WAITS
-from paceline_host.waits import Waits
 
 __all__ = [
     "Action",
@@ -121,6 +121,7 @@ class RoundMachine(Muster):
         self._refusing = False  # the last failure was an update that was refused
         self._planned_s = 0.0
         self._waits = Waits()
+        self._idle_w: dict[int, float] = {}  # that the policy was told
         self._told: tuple[str, ...] = ()  # notes of the policy that were said last
         self._reopened = reopened  # until the first work is given out
         self._started = False
@@ -234,13 +235,26 @@ class RoundMachine(Muster):
         self._out.append(StoreSlices(tuple(slices), first=True))
 
     def _tell_waits(self) -> None:
-        """Let the policy know what boards drew while they waited, and the journal, since a resume tells it again."""
+        """Let the policy know what boards drew while they waited, and the journal, since a resume tells it again.
+
+        Until a board has waited, what it drew before the first round stands for that.
+        """
         waits = self._waits.take()
-        if not (waits and self._planner.heeds_waits):
+        if not self._planner.heeds_waits:
             return
-        for board, (seconds, joules) in sorted(waits.items()):
-            self._planner.observe_wait(board, seconds, joules)
-        self._out.append(Note(WAITS, json.dumps(waits, sort_keys=True), loud=False, round=self.round))
+        idle = {
+            index: board.ready.idle_uw * 1e-6
+            for index, board in enumerate(self.boards)
+            if index not in self._idle_w and board.ready is not None and board.ready.idle_uw
+        }
+        self._idle_w |= idle
+        for index, watts in idle.items():
+            self._planner.observe_idle(index, watts)
+        for index, (seconds, joules) in sorted(waits.items()):
+            self._planner.observe_wait(index, seconds, joules)
+        for kind, told in ((IDLE, idle), (WAITS, waits)):
+            if told:
+                self._out.append(Note(kind, json.dumps(told, sort_keys=True), loud=False, round=self.round))
 
     def _note_policy(self) -> None:
         notes = self._planner.notes

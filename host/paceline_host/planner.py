@@ -32,6 +32,10 @@ class Planner(Protocol):
         """Take what a board drew while it did not compute; told right before a plan, where `heeds_waits`."""
         ...
 
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Take what a board drew before the first round: a prior for its waits; told likewise."""
+        ...
+
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the present estimate, None before the first report."""
         ...
@@ -68,6 +72,9 @@ class Measured(ABC):
 
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         self.controller.observe_wait(board, seconds, energy_j)
+
+    def observe_idle(self, board: int, watts: float) -> None:
+        self.controller.set_idle_power(board, watts)
 
     def seconds_per_sample(self, board: int) -> float | None:
         return self.controller.pace(board)  # not from the list of all: each lease asks

@@ -23,6 +23,7 @@ from paceline_host.mixing.steps import Standing
 from paceline_host.planner import Planner
 from paceline_host.reducer import NORM_HISTORY, Reducer
 from paceline_host.steps import Reopened
+from paceline_host.waits import IDLE
 from paceline_host.waits import KIND as WAITS
 
 RESUMED = "resumed"  # kind of the event that begins each further life of a run
@@ -97,11 +98,11 @@ def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
             for c in _accounts(ledger.contributions(verdict="accepted")):
                 planner.observe(c.board, *_report(c))
             return
-        waits, idle = _waits(ledger), left_out.read(ledger.events(left_out.KIND))
+        waits, idle = _told(ledger), left_out.read(ledger.events(left_out.KIND))
         for row in ledger.rounds():
             planned = [s for s in ledger.slices(row.round) if s.redealt_from is None]
-            for wait in waits[row.round]:
-                planner.observe_wait(*wait)
+            for told in waits[row.round]:
+                _tell(planner, *told)
             if row.round == before:
                 return
             given = {s.board: s.samples for s in planned} | dict.fromkeys(idle.get(row.round, ()), 0)
@@ -134,7 +135,7 @@ class Reported:
             }
             for number, boards in left_out.read(ledger.events(left_out.KIND)).items():
                 self._plans[number] |= dict.fromkeys(boards, 0)
-            self._waits = _waits(ledger)
+            self._waits = _told(ledger)
             self._reports: dict[int, list[records.Contribution]] = defaultdict(list)
             for number in self._plans:
                 self._reports[number] = _accounts(ledger.contributions(number, "accepted"))
@@ -144,8 +145,8 @@ class Reported:
         for c in self._reports[self._round]:
             self._planner.observe(c.board, *_report(c))
         self._round += 1
-        for wait in self._waits[self._round]:
-            self._planner.observe_wait(*wait)
+        for told in self._waits[self._round]:
+            _tell(self._planner, *told)
         shares = self._planner.plan(present)
         theirs = self._plans.get(self._round)
         if theirs is None or (theirs.keys() == set(present) and theirs != dict(zip(present, shares, strict=True))):
@@ -162,19 +163,32 @@ class Reported:
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         """Take note of nothing, likewise."""
 
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Take note of nothing, likewise."""
+
     @property
     def notes(self) -> tuple[str, ...]:
         """The policy's."""
         return self._planner.notes
 
 
-def _waits(ledger: Ledger) -> dict[int, list[tuple[int, float, float]]]:
-    """Return what plans were told of waiting, by the round that was planned then: (board, seconds, joules)."""
-    found: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
-    for event in ledger.events(WAITS):
+def _told(ledger: Ledger) -> dict[int, list[tuple[int, list[float]]]]:
+    """Return what plans were told of waiting, by the round that was planned then: (board, [seconds, joules]); of what
+    was drawn before the first round: (board, [watts]).
+    """
+    found: dict[int, list[tuple[int, list[float]]]] = defaultdict(list)
+    for event in (*ledger.events(IDLE), *ledger.events(WAITS)):
         if event.round is not None:
-            found[event.round] += [(int(b), *pair) for b, pair in sorted(json.loads(event.detail).items(), key=_number)]
+            for board, values in sorted(json.loads(event.detail).items(), key=_number):
+                found[event.round].append((int(board), values if isinstance(values, list) else [values]))
     return found
+
+
+def _tell(planner: Planner, board: int, values: Sequence[float]) -> None:
+    if len(values) == 1:
+        planner.observe_idle(board, *values)
+    else:
+        planner.observe_wait(board, *values)
 
 
 def _number(item: tuple[str, object]) -> int:

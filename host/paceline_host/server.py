@@ -67,6 +67,7 @@ class TimedPlanner:
         self.last_s = 0.0
         self.observe = planner.observe
         self.observe_wait, self.heeds_waits = planner.observe_wait, planner.heeds_waits
+        self.observe_idle = planner.observe_idle
         self.seconds_per_sample = planner.seconds_per_sample
 
     @property

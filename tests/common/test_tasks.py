@@ -157,7 +157,10 @@ def test_linear_training_equals_exact_fractions() -> None:
 @pytest.mark.parametrize("name", ["mnist", "images", "linear"])
 def test_the_proximal_term_pulls_each_step_towards_the_first_weights(digits: Path, name: str) -> None:
     """With rho, a second step from x goes rate * rho * (x - x0) less far; the first, at x0, is the same."""
-    options = {"mnist": {"momentum": 0.0}, "images": {"momentum": 0.0, "cut": "layer0"}, "linear": {}}[name]
+    known: dict[str, dict[str, object]] = {
+        "mnist": {"momentum": 0.0}, "images": {"momentum": 0.0, "cut": "layer0"}, "linear": {},
+    }  # fmt: skip
+    options = known[name]
     task = make("linear" if name == "linear" else "mnist", {**options, "learning_rate": 0.1}, 3, digits)
     found = []
     for rho, steps in ((0.0, 1), (2.0, 1), (0.0, 2), (2.0, 2)):

@@ -104,10 +104,11 @@ def test_the_model_is_what_a_replay_of_the_arrivals_in_double_precision_gives(tm
     """The replay knows of each update its numbers and its steps alone: what it was trained from tells its age."""
     folder = tmp_path / "c" / "run"
     in_full(Boards(small(), exact([1.0, 2.0, 5.0])), policy, folder)
-    alpha, weigh = 0.6, {
+    formulas: dict[str, Callable[[int], float]] = {
         "fedasync": lambda k: 1.0, "fedasync-poly": lambda k: (k + 1) ** -0.5,
         "fedasync-hinge": lambda k: 1.0 if k <= 4 else 1 / (10 * (k - 4) + 1),
-    }[policy]  # fmt: skip
+    }  # fmt: skip
+    weigh = formulas[policy]
     with Ledger(folder) as ledger:
         rows = {(c.round, c.slice): c for c in ledger.contributions(verdict="accepted")}
         at_s = [rows[mix.round, mix.slice].at_s for mix in ledger.mixes()]
@@ -118,7 +119,7 @@ def test_the_model_is_what_a_replay_of_the_arrivals_in_double_precision_gives(tm
             (number, *_) = FLOATS.unpack(ledger.update(row))
             base = number - STEP * row.steps
             assert past[-1 - mix.age] == pytest.approx(base, abs=1e-5), f"update {mix.version} has another age"
-            weight = alpha * weigh(mix.age)
+            weight = 0.6 * weigh(mix.age)
             past.append((1 - weight) * past[-1] + weight * number)
             ages.append(mix.age)
         last = ledger.rounds()[-1]

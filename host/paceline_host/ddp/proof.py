@@ -65,6 +65,9 @@ class Ramp:
     def observe_wait(self, board: int, seconds: float, energy_j: float) -> None:
         """Learn nothing."""
 
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Nothing is learned."""
+
     def seconds_per_sample(self, board: int) -> float | None:
         """Return None: nothing is measured."""
         return None
