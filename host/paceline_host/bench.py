@@ -274,6 +274,13 @@ def bench_schedule(say: Callable[[str], None]) -> list[dict[str, object]]:
     return [figure(*row) for row in schedule.measure(say)]
 
 
+def bench_link(say: Callable[[str], None]) -> list[dict[str, object]]:
+    """Ask and answer, send 1 and 10 MB one way, and 10 MB to eleven boards, beside raw TCP."""
+    from paceline_host import bench_link as link
+
+    return [figure(*row) for row in link.measure(say)]
+
+
 def bench_aggregate(say: Callable[[str], None]) -> list[dict[str, object]]:
     """Verify, add and mix updates, beside this machine's memory; and see whether participants cost memory."""
     from paceline_host import bench_aggregate as aggregate
@@ -290,6 +297,7 @@ BENCHES = {
     "agent": bench_agent,
     "round": bench_round,
     "join": bench_join,
+    "link": bench_link,
     "transfer": bench_transfer,
     "simulator": bench_simulator,
 }

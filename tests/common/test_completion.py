@@ -59,6 +59,7 @@ CASES = [
             "agent",
             "round",
             "join",
+            "link",
             "transfer",
             "simulator",
             "energy",

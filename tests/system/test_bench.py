@@ -14,6 +14,7 @@ from paceline.one_way import KINDS
 from paceline_host import (
     bench_aggregate,
     bench_controller,
+    bench_link,
     bench_sampler,
     bench_schedule,
     bench_simulator,
@@ -93,3 +94,15 @@ def test_the_aggregations_benchmark_has_the_memorys_speed_beside_each_figure(mon
     *_, (name, unit, (growth,)) = bench_aggregate.memory(lambda text: None, items=250_000)
     assert (name, unit) == ("the same, 40 against 2", "x")
     assert growth < 1.5, "forty updates of 1 MB were kept"
+
+
+def test_the_links_benchmark_has_every_kind_in_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises where a byte differs, or where a board of the fan-out does not get everything."""
+    monkeypatch.setattr(bench_link, "SIZES", (100_000,))
+    monkeypatch.setattr(bench_link, "FAN_BYTES", 1_500_000)
+    monkeypatch.setattr(bench_link, "BOARDS", 3)
+    rows = {name: values for name, _, values in bench_link.measure(lambda text: None, repeats=1, fan_repeats=2)}
+    ways = ["64 B there and back", "0.1 MB host to agent", "0.1 MB agent to host", "1.5 MB to 3 boards"]
+    assert [name for name in rows if " / " not in name] == [f"{way}: {kind}" for way in ways for kind in KINDS]
+    assert all(min(values) > 0 for values in rows.values())
+    assert len(rows[f"1.5 MB to 3 boards: {KINDS[2]}"]) == 2

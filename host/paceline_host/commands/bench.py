@@ -21,8 +21,8 @@ def add(program: Program) -> None:
     parser = program.command(
         "bench",
         _bench,
-        "what paceline itself costs: allocate, controller, sampler, schedule, aggregate, agent, round, join, transfer,"
-        " simulator, meter; how true joules are: energy",
+        "what paceline itself costs: allocate, controller, sampler, schedule, aggregate, agent, round, join, link,"
+        " transfer, simulator, meter; how true joules are: energy",
         about="Each figure with its median, range and number of repeats."
         " `energy` integrates simulated readings of loads whose joules are known, `meter` measures what reading costs;"
         " these two run only when they are named.",
@@ -35,6 +35,7 @@ def add(program: Program) -> None:
             ("paceline bench schedule aggregate", "orders and batches beside numpy, sums beside the memory's speed"),
             ("paceline bench round", "a round that trains nothing, beside the link alone"),
             ("paceline bench join", "1,000 participants join one host; whether a host grows in 1,000 rounds"),
+            ("paceline bench link", "64 bytes there and back, 1 and 10 MB one way, 10 MB to eleven, beside raw TCP"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
             ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),
             ("paceline bench meter --beside other/bin/python", "what reading costs, beside CodeCarbon and pyJoules"),
@@ -45,8 +46,8 @@ def add(program: Program) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help="allocate, controller, sampler, schedule, aggregate, agent, round, join, transfer, simulator (default:"
-        " these), energy, meter",
+        help="allocate, controller, sampler, schedule, aggregate, agent, round, join, link, transfer, simulator"
+        " (default: these), energy, meter",
     )
     parser.offers = {
         "what": (
@@ -58,6 +59,7 @@ def add(program: Program) -> None:
             "agent",
             "round",
             "join",
+            "link",
             "transfer",
             "simulator",
             *PAGES,
