@@ -179,6 +179,34 @@ def test_a_run_that_all_boards_leave_says_why_it_ended() -> None:
     assert in_full(Boards(scenario, exact([1.0, 2.0])), "fedasync").state == "no board came back within 30 s"
 
 
+def test_a_board_that_falls_silent_or_connects_anew_with_a_result_costs_no_sample(tmp_path: Path) -> None:
+    folder, seen = tmp_path / "c" / "run", []
+    fleet = Boards(small(patience_s=3.0, latency_s=0.05), exact([1.0, 2.0, 2.0]))
+    with opened(fleet.scenario, fleet.names, fleet.models(), "fedasync-hinge", folder, {}, {}) as world:
+
+        def befall(number: int) -> None:
+            if number == 2:
+                world.boards[2].end()
+                look()
+
+        def look() -> None:
+            """Wait until board 1 holds a result that the host has not heard of."""
+            lease, kept = world.machine.boards[1].lease, world.boards[1]._kept
+            if lease is not None and lease.result is None and kept is not None and kept.slice == lease.slice.index:
+                seen.append(kept.slice)
+                world.boards[1]._connect()
+            else:
+                world.clock.later(0.001, look)
+
+        world.on_round = befall
+        assert world.run().ok
+    with Ledger(folder) as ledger:
+        assert (ledger.verify().faults, ledger.verify().samples) == ((), 4 * 1200)
+        assert [event.board for event in ledger.events("back")] == [1]
+        assert [event.board for event in ledger.events("lost")] == [2]
+        assert ("accepted", 1) in {(c.verdict, c.board) for c in ledger.contributions() if c.slice in seen}
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nobody_breaks_a_rule_while_nothing_happens(policy: str) -> None:
     fleet = Fleet(small(), None)

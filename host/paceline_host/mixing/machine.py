@@ -74,6 +74,7 @@ class MixingMachine(RoundMachine):
 
     def _is_ready(self, index: int, now_s: float) -> None:
         self._alone_s = None
+        self._assign(index, now_s)  # what it held when it connected anew
         self._deal(index)
 
     def _deal(self, index: int) -> None:
