@@ -30,6 +30,8 @@ def explain(folder: Path, round_: int) -> dict[str, Any]:
         rows = {row.slice: row for row in ledger.mixes() if row.round == round_}
     if round_ not in rounds:
         raise RunError(f"{folder}: there is no round {round_}; rounds 1 to {max(rounds, default=0)} were begun")
+    if not accepted:
+        raise RunError(f"{folder}: no update of round {round_} is counted yet")
     own: dict[int, list[tuple[int, int, Mix]]] = defaultdict(list)
     for c in accepted:
         own[c.board].append((c.samples, c.compute_us, rows[c.slice]))
