@@ -58,6 +58,7 @@ class EvenPlanner:
         self.observed: list[tuple[int, float, float | None, int]] = []
         self._pace: dict[int, float] = {}
         self.waits: list[tuple[int, float, float]] = []
+        self.idle: dict[int, float] = {}
         self.heeds_waits = True
         self.every = 0
         self.steps: list[tuple[int, float, int]] = []
@@ -81,6 +82,10 @@ class EvenPlanner:
         """Remember what some steps took; the pace is theirs."""
         self.steps.append((board, seconds, samples))
         self._pace[board] = seconds / samples
+
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Remember what a board drew before the first round."""
+        self.idle[board] = watts
 
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the last report's pace."""

@@ -56,6 +56,9 @@ class SiloPlanner:
         """Remember a pace."""
         self._pace[board] = seconds / samples
 
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Nothing is learned."""
+
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the last pace."""
         return self._pace.get(board)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's end of `paceline bench transfer`: a process of its own that takes and sends one buffer, as told on stdin.
+"""The agent's end of `paceline bench transfer` and `link`: a process of its own that takes and sends, as told on stdin.
 
 `_InTheClear` is for this benchmark alone: what encryption costs can only be seen beside a link without it. No setting
 of an agent leads here, and a host refuses such a peer.
@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 from paceline.errors import LinkError
 from paceline.keys import KeyPair
-from paceline.one_way import DEADLINE_S, NBYTES, Link, Place, send_by, take_by, trials
+from paceline.one_way import DEADLINE_S, Link, Place, Trial, answer_by, send_by, take_by
 from paceline.wire import Ping, encode
 from paceline_agent import link as links
 
@@ -41,12 +41,18 @@ def main() -> int:
         for link in (plain, curve):
             _greet(link)
         ways: tuple[Link | None, ...] = (None, plain, curve)
-        buffer = memoryview(bytearray(NBYTES))
+        trials = [Trial(**values) for values in order["trials"]]
+        buffer = memoryview(bytearray(max(trial.size for trial in trials)))
         place = Place(1)
-        for trial, (kind, apart) in enumerate(list(trials(order["repeats"]))):
-            place.keep(apart)
-            take_by(ways[kind], control, 2 * trial, buffer)
-            send_by(ways[kind], control, 2 * trial + 1, buffer)
+        for number, trial in enumerate(trials):
+            place.keep(trial.apart)
+            way = ways[trial.kind]
+            if trial.what == "ask":
+                answer_by(way, control, 2 * number)
+                continue
+            take_by(way, control, 2 * number, buffer[: trial.size])
+            if trial.what == "both ways":
+                send_by(way, control, 2 * number + 1, buffer[: trial.size])
     return 0
 
 

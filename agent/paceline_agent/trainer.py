@@ -194,7 +194,7 @@ class Trainer:
         if self._loaded is None or self._task is None or self._worker is None:
             raise RemoteProtocolError("WORK before LOAD")
         small = 0 < self._worker.update_bytes <= INLINE_BYTES  # it takes no time to write down
-        quick = small and self._loaded.regime == "pma"  # ranks and clients know no end of their own
+        quick = small and self._loaded.regime in ("pma", "async")  # ranks and clients know no end of their own
         pace, reference_s = self._loaded.pace, self._task.reference_seconds_per_sample
         brief = quick and self._sample_us * work.samples <= BRIEF_US
         clock = WorkClock(self, work.lease, pace, reference_s, quick=quick, brief=brief, host=self._loaded.host)

@@ -772,6 +772,17 @@ def batch_schedule(shares: Iterable[int], steps: int, minimum: int = 1) -> list[
     return [flat[start : start + n] for start in range(0, n * steps, n)]
 
 
+def prepared_schedule(shares: Iterable[int], steps: int) -> Callable[[], None]:
+    """Return a call that does nothing but the C core's schedule, in memory that is there; for benchmarks."""
+    places, n = _words(shares, "shares")
+    batches = ffi.new("uint32_t[]", n * steps)
+
+    def call() -> None:
+        lib.pl_schedule(n, places, steps, 1, batches, ffi.NULL)
+
+    return call
+
+
 # Energy
 
 _ENERGY_FLAGS = {"unknown": lib.PL_ENERGY_UNKNOWN, "gap": lib.PL_ENERGY_GAP, "reset": lib.PL_ENERGY_RESET}

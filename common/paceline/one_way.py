@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One buffer from one process to another, by raw TCP or by chunks under credit: the two halves of a benchmark.
 
-`paceline bench transfer` runs one half in the host's process and one in an agent's. The chunks go the way of a round's
-model and update (headers, `Sender`, `Receiver`, the link's own send and receive), without sessions, machines or hashes.
+`paceline bench transfer` and `bench link` run one half in the host's process and one in an agent's. The chunks go the
+way of a round's model and update (headers, `Sender`, `Receiver`, the link's own send and receive), without sessions,
+machines or hashes. Small questions go there and back.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from paceline.errors import LinkError
 from paceline.transfer import Receiver, Sender
@@ -24,6 +26,8 @@ CREDIT_BYTES = CHUNK_START
 DEADLINE_S = 60.0
 KINDS = ("raw TCP", "plain ZeroMQ", "link with CURVE")
 NONCE = 1
+SMALL = bytes(64)  # a question, and its answer
+ASKS = 200  # of them in a trial
 
 
 class Piece(Protocol):
@@ -43,15 +47,25 @@ class Link(Protocol):
     def send(self, header: bytes, payload: memoryview | bytes = b"") -> bool: ...
 
 
-def trials(repeats: int) -> Iterator[tuple[int, bool]]:
-    """Yield (which kind, whether each half keeps to a processor of its own) of each trial, in turns.
+@dataclass(frozen=True)
+class Trial:
+    """What both halves do next: send `size` bytes to the agent and back again, or only to it, or ask it ASKS times."""
+
+    what: Literal["both ways", "to agent", "ask"]
+    kind: int  # in KINDS
+    apart: bool = False  # each half keeps to a processor of its own
+    size: int = NBYTES
+
+
+def trials(repeats: int) -> Iterator[Trial]:
+    """Yield the trials of `bench transfer`, in turns.
 
     The kernel likes to wake a reader on its writer's processor, and then encryption waits for decryption, which on two
     machines never do. On a machine with one processor nobody is apart.
     """
     places = (False, True) if len(os.sched_getaffinity(0)) > 1 else (False,)
     for _ in range(repeats):
-        yield from ((kind, apart) for apart in places for kind in range(len(KINDS)))
+        yield from (Trial("both ways", kind, apart) for apart in places for kind in range(len(KINDS)))
 
 
 class Place:
@@ -93,6 +107,43 @@ def take_by(link: Link | None, control: socket.socket, lease: int, into: memoryv
     took_s = time.perf_counter() - began_s
     control.sendall(b"d")
     return took_s
+
+
+def ask_by(link: Link | None, control: socket.socket, lease: int) -> float:
+    """Ask once the other half is ready; return the seconds until an answer has come, a mean."""
+    _hear(control)
+    began_s = time.perf_counter()
+    for number in range(ASKS):
+        _say(link, control, lease, number)
+        _await(link, control, lease, number)
+    return (time.perf_counter() - began_s) / ASKS
+
+
+def answer_by(link: Link | None, control: socket.socket, lease: int) -> None:
+    """The other half of `ask_by`."""
+    control.sendall(b"r")
+    for number in range(ASKS):
+        _await(link, control, lease, number)
+        _say(link, control, lease, number)
+
+
+def _say(link: Link | None, control: socket.socket, lease: int, number: int) -> None:
+    if link is None:
+        control.sendall(SMALL)
+    elif not link.send(encode(Chunk(NONCE, lease, number)), SMALL):
+        raise LinkError("the link would not take a small message")
+
+
+def _await(link: Link | None, control: socket.socket, lease: int, number: int) -> None:
+    left, end_s = len(SMALL), time.monotonic() + DEADLINE_S
+    while link is None and left:
+        left -= _some(len(control.recv(left)))
+    while link is not None and left:
+        _wait(link, end_s)
+        for arrival in link.receive():
+            message = decode(arrival.header, (Chunk, Credit))
+            if isinstance(message, Chunk) and (message.lease, message.offset) == (lease, number):
+                left -= len(arrival.payload)
 
 
 def _push(link: Link, lease: int, data: memoryview) -> None:

@@ -274,13 +274,37 @@ def bench_ddp(say: Callable[[str], None]) -> list[dict[str, object]]:
     return [figure(*row) for row in ddp.measure()]
 
 
+def bench_schedule(say: Callable[[str], None]) -> list[dict[str, object]]:
+    """Make the order of an epoch and the batches of a round's steps, beside numpy, in CPU time."""
+    from paceline_host import bench_schedule as schedule
+
+    return [figure(*row) for row in schedule.measure(say)]
+
+
+def bench_link(say: Callable[[str], None]) -> list[dict[str, object]]:
+    """Ask and answer, send 1 and 10 MB one way, and 10 MB to eleven boards, beside raw TCP."""
+    from paceline_host import bench_link as link
+
+    return [figure(*row) for row in link.measure(say)]
+
+
+def bench_aggregate(say: Callable[[str], None]) -> list[dict[str, object]]:
+    """Verify, add and mix updates, beside this machine's memory; and see whether participants cost memory."""
+    from paceline_host import bench_aggregate as aggregate
+
+    return [figure(*row) for part in (aggregate.measure, aggregate.memory) for row in part(say)]
+
+
 BENCHES = {
     "allocate": bench_allocate,
     "controller": bench_controller,
     "sampler": bench_sampler,
+    "schedule": bench_schedule,
+    "aggregate": bench_aggregate,
     "agent": bench_agent,
     "round": bench_round,
     "join": bench_join,
+    "link": bench_link,
     "transfer": bench_transfer,
     "simulator": bench_simulator,
     "ddp": bench_ddp,

@@ -53,7 +53,7 @@ def _allocation(size: int, turns: int, calls: int, costs: Any, budget: int) -> I
         contenders["Controller"] = boards.allocate
         listed = list(costs)
         contenders["Python"] = lambda: allocate(listed, budget)
-    yield from _rows(f"allocate, K = {size:,}", _turns(contenders, turns, calls))
+    yield from _rows(f"allocate, K = {size:,}", turned(contenders, turns, calls))
 
 
 def _frontiers(size: int, turns: int, calls: int, tau: Any, watts: Any, wait_w: Any, budget: int) -> Iterator[Row]:
@@ -76,11 +76,11 @@ def _frontiers(size: int, turns: int, calls: int, tau: Any, watts: Any, wait_w: 
     joules = numpy_least_joules(tau, watts * tau, wait_w, budget)[1]
     if not abs(in_c()[1] / joules - 1) < 1e-6:
         raise RunError(f"numpy finds {joules} J, the core {in_c()[1]} J")
-    yield from _rows(f"frontier:energy, K = {size:,}", _turns(contenders, turns, calls))
+    yield from _rows(f"frontier:energy, K = {size:,}", turned(contenders, turns, calls))
 
 
-def _turns(contenders: Mapping[str, Callable[[], object]], turns: int, calls: int) -> dict[str, list[float]]:
-    """Return microseconds a call."""
+def turned(contenders: Mapping[str, Callable[[], object]], turns: int, calls: int) -> dict[str, list[float]]:
+    """Return microseconds a call, of contenders that take turns."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for call in contenders.values():

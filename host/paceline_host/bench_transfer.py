@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """45 MB one way: raw TCP, plain ZeroMQ and the link with CURVE, interleaved, between two processes of this machine.
 
-`_InTheClear` is for this benchmark alone: it shows what encryption costs. No setting of a host leads here.
+`InTheClear` is for this benchmark alone: it shows what encryption costs. No setting of a host leads here.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 
 from paceline.errors import LinkError, RunError
 from paceline.keys import KeyPair
-from paceline.one_way import DEADLINE_S, KINDS, NBYTES, Link, Place, send_by, take_by, trials
+from paceline.one_way import DEADLINE_S, KINDS, Link, Place, Trial, ask_by, send_by, take_by
+from paceline.one_way import trials as transfers
 from paceline_host import link as links
 
 BOARD = "bench"
@@ -25,7 +27,7 @@ TO_AGENT, TO_HOST = "host to agent", "agent to host"
 APART = ", a processor each"  # behind either, where each end keeps to a processor of its own
 
 
-class _InTheClear(links.HostLink):
+class InTheClear(links.HostLink):
     def _new_socket(self, keys: KeyPair) -> links.Socket:
         return links._router(self._context, None)
 
@@ -63,10 +65,19 @@ class _OneBoard:
 
 def measure(say: Callable[[str], None], repeats: int) -> dict[tuple[str, str], list[float]]:
     """Return the seconds of each trial by (kind, direction, with APART or without). Raises PacelineError."""
-    host, board = links.new_pair(), links.new_pair()
     found: dict[tuple[str, str], list[float]] = {}
+    for trial, seconds in run(say, list(transfers(repeats))):
+        for way, took_s in zip((TO_AGENT, TO_HOST), seconds, strict=True):
+            found.setdefault((KINDS[trial.kind], way + (APART if trial.apart else "")), []).append(took_s)
+    return found
+
+
+def run(say: Callable[[str], None], trials: Sequence[Trial]) -> list[tuple[Trial, list[float]]]:
+    """Return each trial with its seconds: to the agent and back, or of one question. Raises PacelineError."""
+    host, board = links.new_pair(), links.new_pair()
+    found: list[tuple[Trial, list[float]]] = []
     with ExitStack() as life:
-        plain = _InTheClear("tcp://127.0.0.1:*", host, {BOARD: board.public}, say)
+        plain = InTheClear("tcp://127.0.0.1:*", host, {BOARD: board.public}, say)
         life.callback(plain.close)
         curve = links.HostLink("tcp://127.0.0.1:*", host, {BOARD: board.public}, say)
         life.callback(curve.close)
@@ -76,8 +87,9 @@ def measure(say: Callable[[str], None], repeats: int) -> dict[tuple[str, str], l
         life.callback(agent.wait)
         life.callback(agent.terminate)
         order = {
-            "control": listener.getsockname(), "plain": plain.endpoint, "curve": curve.endpoint, "repeats": repeats,
-            "host_key": host.public, "public": board.public, "secret": board.secret,
+            "control": listener.getsockname(), "plain": plain.endpoint, "curve": curve.endpoint,
+            "trials": [asdict(trial) for trial in trials], "host_key": host.public,
+            "public": board.public, "secret": board.secret,
         }  # fmt: skip
         assert agent.stdin is not None
         agent.stdin.write(json.dumps(order).encode() + b"\n")
@@ -91,17 +103,20 @@ def measure(say: Callable[[str], None], repeats: int) -> dict[tuple[str, str], l
             end = _OneBoard(link)
             end.greet()
             ends.append(end)
-        sent, taken = os.urandom(NBYTES), bytearray(NBYTES)
+        most = max(trial.size for trial in trials)
+        sent, taken = os.urandom(most), bytearray(most)
         place = Place(0)
         life.callback(place.keep, False)
-        for trial, (number, apart) in enumerate(list(trials(repeats))):
-            place.keep(apart)
-            kind, where = KINDS[number], APART if apart else ""
-            took_s = send_by(ends[number], control, 2 * trial, memoryview(sent))
-            found.setdefault((kind, TO_AGENT + where), []).append(took_s)
-            taken[::4096] = bytes(-(-NBYTES // 4096))  # what an earlier trial brought must not pass for this one's
-            took_s = take_by(ends[number], control, 2 * trial + 1, memoryview(taken))
-            found.setdefault((kind, TO_HOST + where), []).append(took_s)
-            if taken != sent:
-                raise RunError(f"{kind}: what came back is not what was sent")
+        for number, trial in enumerate(trials):
+            place.keep(trial.apart)
+            way = ends[trial.kind]
+            if trial.what == "ask":
+                found.append((trial, [ask_by(way, control, 2 * number)]))
+                continue
+            to_agent_s = send_by(way, control, 2 * number, memoryview(sent)[: trial.size])
+            taken[::4096] = bytes(-(-most // 4096))  # what an earlier trial brought must not pass for this one's
+            to_host_s = take_by(way, control, 2 * number + 1, memoryview(taken)[: trial.size])
+            found.append((trial, [to_agent_s, to_host_s]))
+            if memoryview(taken)[: trial.size] != memoryview(sent)[: trial.size]:
+                raise RunError(f"{KINDS[trial.kind]}: what came back is not what was sent")
     return found

@@ -29,6 +29,8 @@ class Lease:
     commit: Commit | None = None
     samples: int = 0
     stalls_s: float = float("inf")  # when the transfer in hand counts as stalled
+    model: bytes | None = None  # the base's bytes; None: the store has no other model while it is needed
+    version: int = 0  # of that model, where there are several in a round
 
     @property
     def due_s(self) -> float:

@@ -25,7 +25,7 @@ from pathlib import Path
 from paceline import settings
 from paceline.errors import SettingsError, StorageError
 from paceline.keys import read_boards
-from paceline.policies import Policy
+from paceline.policies import POLICIES, Policy, regime_of
 from paceline.tasks import Task, data_sha256
 from paceline.tasks import make as make_task
 from paceline.version import VERSION
@@ -41,6 +41,9 @@ from paceline_host.hfl.machine import SiloMachine
 from paceline_host.hfl.silos import Silo, as_rows
 from paceline_host.hfl.store import SiloStore
 from paceline_host.ledger import Ledger
+from paceline_host.mixing.law import Mixing
+from paceline_host.mixing.machine import MixingMachine
+from paceline_host.mixing.store import MixingStore
 from paceline_host.muster import Muster
 from paceline_host.profile import load_profile
 from paceline_host.psl import run as psl_run
@@ -158,7 +161,11 @@ class Comparison:
         for policy in experiment.policies():
             if reports is not None:
                 self._check_reports(reports / folder_name(policy), policy)
-            if experiment.run.regime == "pma":
+            if policy.kind == "mixing":
+                Mixing.of(policy.name, experiment.mixing, self._budget, len(self.names))
+                if reports is not None:
+                    raise SettingsError([f"--replay-reports: policy {policy.name} plans nothing from reports"])
+            elif experiment.run.regime == "pma":
                 planner.make(policy, len(self.names), experiment.run.budget, experiment.run.minimum)
         budget = self._budget
         try:
@@ -292,6 +299,8 @@ class Comparison:
         def clock() -> float:
             return time.monotonic() - zero_s
 
+        if row.regime == "async":
+            return MixingStore(folder, row, boards, self._task, clock, server.wake, recovered)
         if row.regime == "hfl":
             return SiloStore(folder, row, boards, self._task, self._silos, clock, server.wake, recovered)
         if row.regime == "ddp":
@@ -315,6 +324,14 @@ class Comparison:
             split = psl_run.facts(self.experiment.split, self._split_task, policy, len(names), row.batch, known)
             return SplitMachine(facts, split, names, now_s, reopened), None
         folder = self._folder / folder_name(policy) if recovered is not None else None
+        if row.regime == "async":
+            paces = TimedPlanner(self._planner(POLICIES["equal"], len(names), folder))
+            standing = recovered.standing if recovered is not None else None
+            mixing = Mixing.read(row.mixing)
+            asked = MixingMachine(
+                facts, mixing, paces, names, store.model, store.model_sha256, now_s, reopened, standing
+            )
+            return asked, None
         timed = TimedPlanner(self._planner(policy, len(names), folder))
         if row.regime in ("ddp", "hfl"):
             facts = replace(facts, model_bytes=self._trainable.state_bytes)
@@ -346,7 +363,7 @@ class Comparison:
         with Ledger(folder) as ledger:
             old, were = ledger.run, [board.name for board in ledger.boards()]
         new = self._row(policy, folder, len(boards))
-        keys = ("policy", "regime", "seed", "budget", "rounds", "samples", "batch", "task", "options")
+        keys = ("policy", "regime", "seed", "budget", "rounds", "samples", "batch", "task", "options", "mixing")
         faults = [
             f"{key} is now {getattr(new, key)!r}, the run was begun with {getattr(old, key)!r}"
             for key in keys
@@ -370,13 +387,15 @@ class Comparison:
         experiment, task, options = self.experiment, self._task, self._options
         run = experiment.run
         return records.Run(
-            run_id=f"{self._folder.name}/{folder.name}", policy=policy.name, regime=run.regime, seed=run.seed,
+            run_id=f"{self._folder.name}/{folder.name}", policy=policy.name,
+            regime=regime_of(policy, run.regime), seed=run.seed,
             budget=self._budget or task.samples, rounds=run.rounds, samples=task.samples, batch=_batch(task, options),
             task=str(experiment.task["name"]), data_label=task.data_label,
             energy_required=experiment.energy.required, boards=boards, fsync=run.fsync,
             started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), options=options,
             machine={"cpu_count": os.cpu_count(), "system": platform.platform()}, versions=_versions(),
             declared=self._declared(), silos=as_rows(self._silos, self._rules), data_sha256=data_sha256(task),
+            mixing=self._mixing(policy, boards),
         )  # fmt: skip
 
     def _facts(self, policy: Policy, row: records.Run) -> m.RunFacts:
@@ -391,6 +410,10 @@ class Comparison:
             energy_needed=experiment.energy.required and bool(policy.w_energy),
             idle_baseline=experiment.energy.idle_baseline, data_sha256=data_sha256(task),
         )  # fmt: skip
+
+    def _mixing(self, policy: Policy, boards: int) -> dict[str, object]:
+        settings = self.experiment.mixing
+        return Mixing.of(policy.name, settings, self._budget, boards).row() if policy.kind == "mixing" else {}
 
     def _declared(self) -> dict[str, object]:
         """Return what an emulated fleet declares, for the report's closed form; nothing that runs reads it."""
@@ -408,6 +431,7 @@ class Comparison:
             run=replace(run, policies=(policy.name,)), task=self.experiment.task,
             fleet=self.experiment.fleet, energy=self.experiment.energy, data=self.experiment.data,
             split=self.experiment.split, silo=self.experiment.silo, silos=self.experiment.silos,
+            mixing=self.experiment.mixing,
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from paceline_host.ddp.paces import KIND as PACES
 from paceline_host.ledger import Ledger
 from paceline_host.owed_joules import owing
 from paceline_host.records import Board, Contribution, Energy
+from paceline_host.waits import IDLE
 from paceline_host.waits import KIND as WAITS
 
 FITTED = 4  # rounds from which on two models of a board's seconds can be told apart
@@ -68,7 +69,7 @@ def details(folder: Path) -> Details:
     happenings = [
         Happening(event.at_s, event.kind, _said(event.detail), event.round, _name(names, event.board))
         for event in events
-        if event.kind not in (WAITS, PACES)
+        if event.kind not in (WAITS, IDLE, PACES)
     ]
     happenings += [
         Happening(row.at_s, row.verdict, f"slice {row.slice} not counted: {row.reason or row.verdict}",

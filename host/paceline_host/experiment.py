@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from paceline import toml
 from paceline.errors import SettingsError
-from paceline.policies import IN_STEPS, METHODS, POLICIES, Policy, fits, policy
+from paceline.policies import IN_STEPS, METHODS, MIXINGS, POLICIES, Policy, fits, policy
 from paceline.settings import Bounds, Check, did_you_mean, load_table, read
 from paceline.sheet import Sheet
 from paceline.silos import Dealing
@@ -19,6 +19,7 @@ from paceline.split.clients import Partition
 from paceline.tasks import TASKS
 from paceline.tasks.options import OPTIONS
 from paceline_host.host_config import endpoint_fault
+from paceline_host.mixing.law import MixingSettings
 from paceline_host.profile import is_path, load_profile
 
 
@@ -37,7 +38,7 @@ class RunSettings:
     rounds: Annotated[int, Bounds(ge=1, le=100_000)]
     budget: Annotated[int, Bounds(ge=0, le=1 << 31)] = 0  # samples a round, all boards together; psl: left out, all
     policies: Annotated[tuple[Annotated[str, Check(policy)], ...], Check(_some)] = ("time",)
-    regime: Literal["pma", "psl", "ddp", "hfl"] = "pma"
+    regime: Literal["pma", "psl", "ddp", "hfl", "async"] = "pma"  # fedasync*: async, beside pma
     seed: Annotated[int, Bounds(ge=0, lt=1 << 63)] = 1
     minimum: Annotated[int, Bounds(ge=1)] = 1  # samples that each board gets at least, so that its cost stays known
     steps: Annotated[int, Bounds(ge=0, le=20_000)] = 0  # ddp, hfl: optimiser steps of a round
@@ -112,6 +113,7 @@ class Experiment:
     split: SplitSettings = field(default_factory=SplitSettings)
     silo: tuple[SiloSettings, ...] = ()
     silos: Dealing = field(default_factory=Dealing)
+    mixing: MixingSettings = field(default_factory=MixingSettings)
 
     def policies(self) -> list[Policy]:
         """Return the policies, in order."""
@@ -185,9 +187,10 @@ def _regime_faults(sheet: Sheet, names: Sequence[object]) -> Iterator[str]:
         yield f"{sheet.place(('run', 'budget'))}: run.budget: each silo has a budget of its own; leave it out"
     if regime not in ("psl", "hfl") and not budget:
         yield f"{sheet.place(('run', 'budget'))}: run.budget is missing: expected the samples of a round"
-    known = METHODS if is_split else {name: entry for name, entry in POLICIES.items() if fits(entry, str(regime))}
+    plain = {**POLICIES, **MIXINGS}
+    known = METHODS if is_split else {name: entry for name, entry in plain.items() if fits(entry, str(regime))}
     for name in names:
-        if isinstance(name, str) and name in {**METHODS, **POLICIES} and name not in known:
+        if isinstance(name, str) and name in {**METHODS, **plain} and name not in known:
             yield (
                 f"{sheet.place(('run', 'policies'))}: run.policies: {name!r} is nothing for regime "
                 f"{regime}; known: {', '.join(known)}"

@@ -19,6 +19,7 @@ from paceline_host import left_out, planner, recovery
 from paceline_host.experiment import load_experiment
 from paceline_host.hfl.silos import of_rows
 from paceline_host.ledger import Ledger
+from paceline_host.mixing import explain as mixing
 from paceline_host.psl import explain as split
 from paceline_host.records import Run
 from paceline_host.runs import run_folders
@@ -64,6 +65,8 @@ def explain(folder: Path, round_: int) -> Facts:
         shares = {s.board: s.samples for s in ledger.slices(round_) if s.redealt_from is None}
         before = {s.board: s.samples for s in ledger.slices(round_ - 1) if s.redealt_from is None}
         last = {c.board: c for c in ledger.contributions(round_ - 1, "accepted")} if round_ > 1 else {}
+    if run.regime == "async":
+        return {"schema": SCHEMA, **mixing.explain(folder, round_)}
     if run.regime == "psl":
         return {"schema": SCHEMA, **split.explain(folder, round_)}
     if round_ not in rounds:
@@ -189,6 +192,8 @@ def words(facts: Facts, board: str | None = None) -> list[str]:
     if not entries:
         known = ", ".join(entry["board"] for entry in facts["boards"])
         raise RunError(f"round {facts['round']} had no board {board!r}; there were: {known}")
+    if facts.get("kind") == "async":
+        return mixing.words(facts, entries)
     if facts.get("kind") == "psl":
         return split.words(facts, entries)
     lines = [f"{facts['run']}, round {facts['round']}: {facts['budget']} samples by policy {facts['policy']}"]

@@ -16,6 +16,8 @@ from paceline_host.ddp.figures import RankFigures, rank_figures
 from paceline_host.hfl.figures import SiloFigures, mean_of_silos, silo_figures
 from paceline_host.journal import is_held
 from paceline_host.ledger import Ledger
+from paceline_host.mixing.figures import MixFigures, mix_figures
+from paceline_host.mixing.standing import makespans
 from paceline_host.owed_joules import owing
 from paceline_host.profile import BoardProfile
 from paceline_host.records import PARTS, Board, Contribution, Energy, Epoch, Round, Run, Step
@@ -104,6 +106,7 @@ class RunFigures:
     split: SplitFigures | None = None  # of split learning
     ranks: RankFigures | None = None  # of synchronised ranks; with silos their mean
     silos: tuple[SiloFigures, ...] = ()
+    mixing: MixFigures | None = None  # of regime async
 
     @property
     def complete(self) -> bool:
@@ -128,7 +131,7 @@ def figures(folder: Path) -> RunFigures:
         late = _late([row for rows in accepted.values() for row in rows], names)
         run = ledger.run
         split = _split(ledger.epochs(), ledger.steps(), rounds) if run.regime == "psl" else None
-        silos = silo_figures(ledger)
+        silos, mixing = silo_figures(ledger), mix_figures(ledger)
         voided = sum(epoch.voided for epoch in ledger.epochs())
         ranks = mean_of_silos(silos, voided) if silos else rank_figures(ledger)
     busy_s = sum(row.makespan_s for row in rounds)
@@ -150,7 +153,7 @@ def figures(folder: Path) -> RunFigures:
         controller_fraction=sum(row.allocate_s for row in closed) / busy_s if busy_s > 0 else None, late=late,
         voided=sum(row.verdict != "accepted" for row in contributions), faults=proof.faults,
         resumed=tuple(row.round for row in closed if row.flags), split=split, ranks=ranks,
-        silos=silos,
+        silos=silos, mixing=mixing,
     )  # fmt: skip
 
 
@@ -163,8 +166,7 @@ def _rounds(
 ) -> list[RoundFigures]:
     out: list[RoundFigures] = []
     end_s = 0.0
-    for row in closed:
-        makespan_s = row.makespan_s or 0.0
+    for row, makespan_s in zip(closed, makespans(closed), strict=True):
         end_s += makespan_s
         samples: dict[str, int] = defaultdict(int)
         compute_s: dict[str, float] = defaultdict(float)

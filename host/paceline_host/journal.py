@@ -20,16 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import DamagedError, RunError, StorageError
-from paceline_host.records import Board, Contribution, Energy, Epoch, Event, Round, Run, Slice, Step
+from paceline_host.records import Board, Contribution, Energy, Epoch, Event, Mix, Round, Run, Slice, Step
 
 JOURNAL = "journal.sqlite"
 SPOOL = "updates.spool"
 BLOB_BYTES = 1 << 16  # larger ones would be written twice, into the WAL and out of it (DECISIONS 43)
 BUSY_S = 5.0  # a reader never blocks us; this is for somebody's shell on the same file
 APPLICATION_ID = 0x70616365  # "pace"
-SCHEMA = 3
+SCHEMA = 4
 
 Buffer = bytes | bytearray | memoryview
+
+MIX = """CREATE TABLE mix (
+        version INTEGER PRIMARY KEY, round INTEGER NOT NULL, slice INTEGER NOT NULL, age INTEGER NOT NULL,
+        weight REAL NOT NULL, closed INTEGER NOT NULL, FOREIGN KEY (round, slice) REFERENCES slice (round, slice))
+        STRICT"""
 
 TABLES = (
     "CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",  # values are JSON
@@ -75,6 +80,7 @@ TABLES = (
     """CREATE TABLE rank_steps (
         round INTEGER NOT NULL REFERENCES round, board INTEGER NOT NULL REFERENCES board, figures BLOB NOT NULL,
         PRIMARY KEY (round, board)) STRICT""",  # drift, steps; of each step microseconds of forward, compute, exposed
+    MIX,
     """CREATE TABLE event (
         id INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL, round INTEGER,
         board INTEGER) STRICT""",
@@ -92,6 +98,7 @@ ADDED = {
         "ALTER TABLE board ADD COLUMN samples INTEGER",
         "ALTER TABLE board ADD COLUMN data_sha256 TEXT NOT NULL DEFAULT ''",
     ),
+    4: (MIX,),
 }
 
 
@@ -290,6 +297,10 @@ class Journal:
         """Write what ranks measured of a round's steps: (round, board, as it came)."""
         with self.transaction():
             self._db.executemany("INSERT INTO rank_steps VALUES (?, ?, ?)", rows)
+
+    def add_mix(self, row: Mix) -> None:
+        """Write that a contribution was mixed into the model."""
+        self._insert("mix", row)
 
     # Below ------------------------------------------------------------------------------------------------------------
 

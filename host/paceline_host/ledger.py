@@ -17,10 +17,10 @@ from paceline.core import permutation
 from paceline.errors import DamagedError, StorageError
 from paceline_host.hfl.silos import Silo, of_rows
 from paceline_host.journal import JOURNAL, SPOOL, check_schema, connect, explained
-from paceline_host.records import Board, Contribution, Energy, Epoch, Event, Round, Run, Slice, Step
+from paceline_host.records import Board, Contribution, Energy, Epoch, Event, Mix, Round, Run, Slice, Step
 
 LAPSED = "lapsed"  # kind of the event that says whose budget a round left out
-Row = TypeVar("Row", Board, Contribution, Energy, Round, Epoch, Step)
+Row = TypeVar("Row", Board, Contribution, Energy, Mix, Round, Epoch, Step)
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,10 @@ class Ledger:
         """Return the committed steps of split learning of a round (None: of all)."""
         return self._rows("step", Step, order="round, step", round=round_) if self.run.regime == "psl" else []
 
+    def mixes(self) -> list[Mix]:
+        """Return what was mixed in, in order; of other regimes nothing."""
+        return self._rows("mix", Mix, order="version") if self.run.regime == "async" else []
+
     def update(self, row: Contribution) -> bytes:
         """Return the update of an accepted contribution, checked against its hash."""
         query = "SELECT update_blob, spool_offset FROM contribution WHERE round = ? AND slice = ? AND attempt = ?"
@@ -172,7 +176,9 @@ class Ledger:
             else:
                 samples += sum(end - begin for _, begin, end in ranges)
             faults += self._round_faults(number, row, ranges, lapsed.get(row.round, {}))
-        for before, after in pairwise(closed):
+        if self.run.regime == "async":  # rounds overlap, so none begins with what another has left
+            faults += _mix_faults(self.mixes(), self.contributions(verdict="accepted"))
+        for before, after in pairwise(closed if self.run.regime != "async" else ()):
             if before.model_sha256 != after.base_sha256:
                 faults.append(f"round {after.round} was not trained from the model that round {before.round} left")
         energy = self.energy()
@@ -267,6 +273,15 @@ def _stretch_faults(where: str, ranges: Sequence[tuple[int, int, int]], silo: Si
             low, high = sorted((start, place))
             yield f"{where}: places {low}..{high - 1} of the stream are {what}"
         place = max(place, epoch * silo.samples + end)
+
+
+def _mix_faults(mixes: Sequence[Mix], accepted: Sequence[Contribution]) -> Iterator[str]:
+    """Each accepted contribution was mixed in once, and none was trained from a model that was not there yet."""
+    for number, row in enumerate(mixes, start=1):
+        if row.version != number or not 0 <= row.age < number:
+            yield f"update {row.version} of the model, of age {row.age}, stands in place {number}"
+    if sorted((row.round, row.slice) for row in mixes) != sorted((row.round, row.slice) for row in accepted):
+        yield f"{len(mixes)} updates were mixed in, {len(accepted)} contributions were accepted: not the same ones"
 
 
 def _energy_faults(rows: Sequence[Energy]) -> Iterator[str]:

@@ -66,8 +66,8 @@ from paceline_host.steps import (
     Tick,
     WriteUpload,
 )
+from paceline_host.waits import IDLE, Waits
 from paceline_host.waits import KIND as WAITS
-from paceline_host.waits import Waits
 
 UNSAID = 2.0  # patiences in which a board that has done its work must announce the result; a large one is written first
 
@@ -113,6 +113,8 @@ class RoundMachine(Muster):
         super().__init__(facts, names, now_s)
         self._regime, self._planner = regime, planner
         self._base = base_sha256
+        self._model: bytes | None = None  # with the next: what a lease remembers of its base besides
+        self._version = 0
         self._lease_number = 0
         self._open: dict[int, Slice] = {}  # slices of this round that are not accepted yet
         self._next_index = 0
@@ -122,6 +124,7 @@ class RoundMachine(Muster):
         self._refusing = False  # the last failure was an update that was refused
         self._planned_s = 0.0
         self._waits = Waits()
+        self._idle_w: dict[int, float] = {}  # that the policy was told
         self._told: tuple[str, ...] = ()  # notes of the policy that were said last
         self._reopened = reopened  # until the first work is given out
         self._started = False
@@ -244,13 +247,26 @@ class RoundMachine(Muster):
         self._out.append(StoreSlices(tuple(slices), first=True))
 
     def _tell_waits(self) -> None:
-        """Let the policy know what boards drew while they waited, and the journal, since a resume tells it again."""
+        """Let the policy know what boards drew while they waited, and the journal, since a resume tells it again.
+
+        Until a board has waited, what it drew before the first round stands for that.
+        """
         waits = self._waits.take()
-        if not (waits and self._planner.heeds_waits):
+        if not self._planner.heeds_waits:
             return
-        for board, (seconds, joules) in sorted(waits.items()):
-            self._planner.observe_wait(board, seconds, joules)
-        self._out.append(Note(WAITS, json.dumps(waits, sort_keys=True), loud=False, round=self.round))
+        idle = {
+            index: board.ready.idle_uw * 1e-6
+            for index, board in enumerate(self.boards)
+            if index not in self._idle_w and board.ready is not None and board.ready.idle_uw
+        }
+        self._idle_w |= idle
+        for index, watts in idle.items():
+            self._planner.observe_idle(index, watts)
+        for index, (seconds, joules) in sorted(waits.items()):
+            self._planner.observe_wait(index, seconds, joules)
+        for kind, told in ((IDLE, idle), (WAITS, waits)):
+            if told:
+                self._out.append(Note(kind, json.dumps(told, sort_keys=True), loud=False, round=self.round))
 
     def _note_policy(self) -> None:
         notes = self._planner.notes
@@ -315,7 +331,10 @@ class RoundMachine(Muster):
         lease_s = (
             facts.patience_s * FIRST_LEASE if per_sample is None else 2 * per_sample * item.samples + facts.patience_s
         )
-        lease = Lease(self._lease_number, item, self._base, now_s, lease_s, now_s + lease_s)
+        lease = Lease(
+            self._lease_number, item, self._base, now_s, lease_s, now_s + lease_s, model=self._model,
+            version=self._version,
+        )  # fmt: skip
         board.lease, board.since_s = lease, now_s
         board.share += item.samples
         nbytes = 0 if board.base == self._base else facts.model_bytes
@@ -326,7 +345,7 @@ class RoundMachine(Muster):
                 board.session.nonce, facts.run, item.round, item.index, 0, lease.number, lease_s, facts.batch,
                 item.ranges, self._base, nbytes, *self._take_held(index),
             ),
-            (0, nbytes) if inline else None,
+            (0, nbytes) if inline else None, lease.model,
         )  # fmt: skip
         if nbytes and not inline:
             lease.sender = Sender(nbytes, board.chunk_bytes, facts.credit_bytes, board.rate_out)
@@ -338,7 +357,7 @@ class RoundMachine(Muster):
         if board.lease is None or board.lease.sender is None or board.session is None:
             return
         for piece in board.lease.sender.pieces():
-            self._send(index, Chunk(board.session.nonce, board.lease.number, piece[0]), piece)
+            self._send(index, Chunk(board.session.nonce, board.lease.number, piece[0]), piece, board.lease.model)
         if board.lease.sender.done:  # the last pieces are not acknowledged: from here on the lease is the deadline
             board.lease.stalls_s = float("inf")
 
@@ -472,7 +491,7 @@ class RoundMachine(Muster):
         lease.commit = message
         self._judging[lease.number] = index, lease
         last = len(self._judging) >= len(self._open)
-        self._out.append(StoreResult(index, lease.slice, lease.result, message, last))
+        self._out.append(StoreResult(index, lease.slice, lease.result, message, last, lease.model, lease.version))
 
     def _work_failed(self, index: int, message: Failed, now_s: float) -> None:
         board = self.boards[index]

@@ -351,10 +351,12 @@ class Muster:
         if self.phase == "ending" and now_s >= self._end_by_s:
             self._finish_if_quiet(now_s, late=True)
 
-    def _send(self, index: int, message: Message, piece: tuple[int, int] | None = None) -> None:
+    def _send(
+        self, index: int, message: Message, piece: tuple[int, int] | None = None, model: bytes | None = None
+    ) -> None:
         if self.boards[index].held:
             self._say_held(index)
-        self._out.append(s.Send(index, message, piece))
+        self._out.append(s.Send(index, message, piece, model))
 
     def _hold(self, index: int, message: Answer | RoundClosed) -> None:
         """Say this together with what the board is told next, after HOLD_S at the latest."""

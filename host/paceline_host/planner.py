@@ -36,6 +36,10 @@ class Planner(Protocol):
         """Take a board's measured compute of the last steps of a round; told where `every` is not 0."""
         ...
 
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Take what a board drew before the first round: a prior for its waits; told likewise."""
+        ...
+
     def seconds_per_sample(self, board: int) -> float | None:
         """Return the present estimate, None before the first report."""
         ...
@@ -81,6 +85,9 @@ class Measured(ABC):
 
     def observe_steps(self, board: int, seconds: float, samples: int) -> None:
         raise NotImplementedError(f"{type(self).__name__} plans whole rounds")
+
+    def observe_idle(self, board: int, watts: float) -> None:
+        self.controller.set_idle_power(board, watts)
 
     def seconds_per_sample(self, board: int) -> float | None:
         return self.controller.pace(board)  # not from the list of all: each lease asks
@@ -228,6 +235,8 @@ def make(policy: Policy, boards: int, budget: int, minimum: int, silos: Silos = 
         if len(members) * minimum > own:
             fault = f"[run] budget = {own} is below {len(members)} boards x {minimum} samples"
             raise SettingsError([f"{fault}; raise it to {len(members) * minimum} or more"])
+    if policy.kind == "mixing":
+        raise SettingsError([f"policy {policy.name}: boards take slices as they are done, so it divides no samples"])
     if policy.kind == "oort":
         return Oort(boards, budget, minimum, policy, seed)
     return kinds[policy.kind](boards, budget, minimum, policy, silos)

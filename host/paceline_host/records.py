@@ -13,7 +13,9 @@ from paceline_host.regimes import Slice
 Verdict = Literal["accepted", "rejected", "stale", "failed", "lost"]  # only accepted ones are counted
 PARTS = ("compute", "wait", "transfer", "wasted", "other")  # the five-way split; they add up to the total
 
-__all__ = ["PARTS", "Board", "Contribution", "Energy", "Epoch", "Event", "Round", "Run", "Slice", "Step", "Verdict"]
+__all__ = [
+    "PARTS", "Board", "Contribution", "Energy", "Epoch", "Event", "Mix", "Round", "Run", "Slice", "Step", "Verdict",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Run:
     # of regime hfl: {"name", "boards", "budget", "samples", "rule"}
     silos: Sequence[Mapping[str, Any]] = field(default_factory=list)
     data_sha256: str = ""  # of the host's training data; "": they are made up, or the run is of an older version
+    mixing: Mapping[str, Any] = field(default_factory=dict)  # of regime async: the fields of `mixing.law.Mixing`
     ended: Mapping[str, Any] | None = None  # {"ok", "reason", "at_s"}; None: running, or killed
 
 
@@ -140,6 +143,18 @@ class Epoch:
 
 
 @dataclass(frozen=True)
+class Mix:
+    """That an accepted contribution was mixed in, under regime async. Rows in order make the same model again."""
+
+    version: int  # of the model with it, from 1
+    round: int
+    slice: int
+    age: int  # updates that were mixed in since its base was handed out
+    weight: float  # alpha_t
+    closed: int  # rounds that were closed before it
+
+
+@dataclass(frozen=True)
 class Energy:
     """A board's split since its window opened, as of the end of `round`; cumulative per session. None: unknown."""
 
@@ -177,4 +192,4 @@ class Event:
     board: int | None = None
 
 
-quicken((Run, Board, Round, Contribution, Energy, Event))
+quicken((Run, Board, Round, Contribution, Mix, Energy, Event))

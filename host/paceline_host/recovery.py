@@ -19,9 +19,12 @@ from paceline_host import checkpoint, left_out, records
 from paceline_host.ddp import paces
 from paceline_host.journal import JOURNAL, has_journal, is_held
 from paceline_host.ledger import Ledger
+from paceline_host.mixing import standing as mixing
+from paceline_host.mixing.steps import Standing
 from paceline_host.planner import Planner
 from paceline_host.reducer import NORM_HISTORY, Reducer
 from paceline_host.steps import Reopened
+from paceline_host.waits import IDLE
 from paceline_host.waits import KIND as WAITS
 
 RESUMED = "resumed"  # kind of the event that begins each further life of a run
@@ -41,6 +44,7 @@ class Recovered:
     counted: tuple[tuple[int, int, bytes], ...]  # (slice, samples, update) of the open round
     skipped: tuple[int, ...]  # slices of the open round that were dealt again
     epoch: records.Epoch | None = None  # of split learning, the last that was closed
+    standing: Standing | None = None  # of regime async
 
     @property
     def finished(self) -> bool:
@@ -67,6 +71,8 @@ def recover(folder: Path, task: Task, say: Callable[[str], None]) -> Recovered:
         closed = [r for r in rounds if r.closed_s is not None]
         base = closed[-1].round if closed else 0
         model = _model_after(folder, ledger, task, base, say)
+        if run.regime == "async":
+            model = mixing.remixed(ledger, task.manifest, model, [m for m in ledger.mixes() if m.closed >= base])
         open_round = rounds[-1].round if rounds and rounds[-1].closed_s is None else 0
         accepted = ledger.contributions(open_round, "accepted") if run.regime == "pma" else []
         counted = [(c.slice, c.samples, ledger.update(c)) for c in accepted]
@@ -74,7 +80,7 @@ def recover(folder: Path, task: Task, say: Callable[[str], None]) -> Recovered:
             run, tuple(ledger.boards()), _reopened(ledger, rounds, open_round), model, checkpoint.sha256(model),
             _last_instant_s(ledger, rounds), _norms(ledger), tuple(counted),
             tuple(sorted({s.redealt_from for s in ledger.slices(open_round) if s.redealt_from is not None})),
-            next(reversed(ledger.epochs()), None),
+            next(reversed(ledger.epochs()), None), mixing.standing(ledger) if run.regime == "async" else None,
         )  # fmt: skip
 
 
@@ -89,12 +95,16 @@ def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
     Raises RunError when it would have planned otherwise.
     """
     with Ledger(folder) as ledger:
-        waits, idle = _waits(ledger), left_out.read(ledger.events(left_out.KIND))
+        if ledger.run.regime == "async":  # nothing was planned
+            for c in _accounts(ledger.contributions(verdict="accepted")):
+                planner.observe(c.board, *_report(c))
+            return
+        waits, idle = _told(ledger), left_out.read(ledger.events(left_out.KIND))
         steps = paces.read(ledger.events(paces.KIND))
         for row in ledger.rounds():
             planned = [s for s in ledger.slices(row.round) if s.redealt_from is None]
-            for wait in waits[row.round]:
-                planner.observe_wait(*wait)
+            for told in waits[row.round]:
+                _tell(planner, *told)
             if row.round == before:
                 return
             given = {s.board: s.samples for s in planned} | dict.fromkeys(idle.get(row.round, ()), 0)
@@ -130,7 +140,7 @@ class Reported:
             }
             for number, boards in left_out.read(ledger.events(left_out.KIND)).items():
                 self._plans[number] |= dict.fromkeys(boards, 0)
-            self._waits = _waits(ledger)
+            self._waits = _told(ledger)
             self._steps: dict[tuple[int, int], list[paces.Pace]] = defaultdict(list)  # by round and board
             for number, found in paces.read(ledger.events(paces.KIND)).items():
                 for pace in found:
@@ -144,8 +154,8 @@ class Reported:
         for c in self._reports[self._round]:
             self._planner.observe(c.board, *_report(c))
         self._round += 1
-        for wait in self._waits[self._round]:
-            self._planner.observe_wait(*wait)
+        for told in self._waits[self._round]:
+            _tell(self._planner, *told)
         shares = self._planner.plan(present)
         theirs = self._plans.get(self._round)
         if theirs is None or (theirs.keys() == set(present) and theirs != dict(zip(present, shares, strict=True))):
@@ -167,19 +177,32 @@ class Reported:
         if theirs := self._steps[self._round, board]:
             self._planner.observe_steps(*theirs.pop(0))
 
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Take note of nothing, likewise."""
+
     @property
     def notes(self) -> tuple[str, ...]:
         """The policy's."""
         return self._planner.notes
 
 
-def _waits(ledger: Ledger) -> dict[int, list[tuple[int, float, float]]]:
-    """Return what plans were told of waiting, by the round that was planned then: (board, seconds, joules)."""
-    found: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
-    for event in ledger.events(WAITS):
+def _told(ledger: Ledger) -> dict[int, list[tuple[int, list[float]]]]:
+    """Return what plans were told of waiting, by the round that was planned then: (board, [seconds, joules]); of what
+    was drawn before the first round: (board, [watts]).
+    """
+    found: dict[int, list[tuple[int, list[float]]]] = defaultdict(list)
+    for event in (*ledger.events(IDLE), *ledger.events(WAITS)):
         if event.round is not None:
-            found[event.round] += [(int(b), *pair) for b, pair in sorted(json.loads(event.detail).items(), key=_number)]
+            for board, values in sorted(json.loads(event.detail).items(), key=_number):
+                found[event.round].append((int(board), values if isinstance(values, list) else [values]))
     return found
+
+
+def _tell(planner: Planner, board: int, values: Sequence[float]) -> None:
+    if len(values) == 1:
+        planner.observe_idle(board, *values)
+    else:
+        planner.observe_wait(board, *values)
 
 
 def _number(item: tuple[str, object]) -> int:
@@ -199,6 +222,8 @@ def _report(row: records.Contribution) -> tuple[float, float | None, int]:
 
 
 def _reopened(ledger: Ledger, rounds: Sequence[records.Round], open_round: int) -> Reopened:
+    if ledger.run.regime == "async":
+        return mixing.reopened(ledger, len(ledger.events(RESUMED)) + 1, _last_instant_s(ledger, rounds))
     slices = ledger.slices(open_round)
     rows = ledger.contributions(open_round)
     accepted = {c.slice for c in rows if c.verdict == "accepted"}
@@ -227,7 +252,7 @@ def _last_instant_s(ledger: Ledger, rounds: Sequence[records.Round]) -> float:
 
 def _norms(ledger: Ledger) -> dict[int, list[float]]:
     norms: dict[int, list[float]] = defaultdict(list)
-    for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: (c.round, c.lease)):
+    for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: c.lease):
         if c.update_norm is not None:
             norms[c.board].append(c.update_norm)
     return {board: history[-NORM_HISTORY:] for board, history in norms.items()}
@@ -247,22 +272,29 @@ def _model_after(folder: Path, ledger: Ledger, task: Task, number: int, say: Cal
     except StorageError as error:
         why = str(error)
     say(f"{why}; making it anew from the round before and the updates in the journal")
-    if ledger.run.regime != "pma":
+    if ledger.run.regime not in ("pma", "async"):
         raise DamagedError(f"{why}; restore it from a copy, or begin a new run")
-    reducer = Reducer(task.manifest)
-    reducer.begin(_model_after(folder, ledger, task, number - 1, say), ledger.run.budget)
-    feed(
-        reducer,
-        [(c.slice, c.samples, ledger.update(c)) for c in ledger.contributions(number, "accepted")],
-        {s.redealt_from for s in ledger.slices(number) if s.redealt_from is not None},
-    )
-    model = reducer.finish()
+    model = _again(ledger, task, number, _model_after(folder, ledger, task, number - 1, say))
     if checkpoint.sha256(model) != row.model_sha256:
         raise DamagedError(
             f"{path}: is damaged, and what the journal holds of round {number} does not make the same model; restore "
             "the folder, or begin a new run"
         )
     return model
+
+
+def _again(ledger: Ledger, task: Task, number: int, base: bytes) -> bytes:
+    """Return the model that a round made of `base`, from the updates in the journal."""
+    if ledger.run.regime == "async":
+        return mixing.remixed(ledger, task.manifest, base, [m for m in ledger.mixes() if m.closed == number - 1])
+    reducer = Reducer(task.manifest)
+    reducer.begin(base, ledger.run.budget)
+    feed(
+        reducer,
+        [(c.slice, c.samples, ledger.update(c)) for c in ledger.contributions(number, "accepted")],
+        {s.redealt_from for s in ledger.slices(number) if s.redealt_from is not None},
+    )
+    return reducer.finish()
 
 
 def feed(reducer: Reducer, counted: Sequence[tuple[int, int, bytes]], skipped: Sequence[int] | set[int]) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.tensors import Manifest, TensorSpec
 
-BLOCK = 1 << 16  # elements; two float64 blocks fit the second-level cache
+BLOCK = 1 << 15  # elements; some float64 blocks fit the second-level cache
 NORM_FACTOR = 10.0  # refuse above so many times the median of the board's own history (DECISIONS 6)
 NORM_HISTORY = 10  # updates that make the history
 NORM_FROM = 2  # so many must be known: the guard holds from the third update on
@@ -144,6 +144,25 @@ class Reducer:
             for part in _blocks(tensor.items):
                 total[part] += np.multiply(_floats(values[part], tensor), samples, dtype=np.float64)
         self._counted += samples
+
+
+def mixed(manifest: Manifest, model: Buffer, update: Buffer, weight: float) -> bytes:
+    """Return (1 - weight) * model + weight * update, both verified; weight in (0, 1].
+
+    Computed in float64, rounded once to each tensor's own type; counters and masks become the larger of both.
+    """
+    out = bytearray(manifest.nbytes)
+    for tensor in manifest.tensors:
+        old, new = _array(model, tensor), _array(update, tensor)
+        if not tensor.is_float:
+            np.maximum(old, new, out=_array(out, tensor))
+            continue
+        rounded = _array(out, tensor)
+        for part in _blocks(tensor.items):
+            wide = np.multiply(_floats(old[part], tensor), 1.0 - weight, dtype=np.float64)
+            wide += np.multiply(_floats(new[part], tensor), weight, dtype=np.float64)
+            rounded[part] = _bfloat16(wide) if tensor.dtype == "bfloat16" else wide
+    return bytes(out)
 
 
 def _array(buffer: Buffer, tensor: TensorSpec) -> Array:

@@ -17,6 +17,7 @@ from paceline_host.ddp.figures import RankFigures
 from paceline_host.figures import RoundFigures, RunFigures, SplitFigures, figures
 from paceline_host.hfl.figures import SiloFigures
 from paceline_host.journal import JOURNAL
+from paceline_host.mixing.figures import MixFigures
 from paceline_host.records import PARTS
 from paceline_host.runs import run_folders
 
@@ -173,6 +174,8 @@ def wanted(report: Report, name: str) -> bool:
         return any(run.joules.label not in ("modelled", "unknown") for run in report.runs)
     if name in RANK_ROWS:
         return any(run.ranks is not None for run in report.runs)
+    if name in MIX_ROWS:
+        return any(run.mixing is not None for run in report.runs)
     return True
 
 
@@ -253,6 +256,13 @@ def _ranks(figure: Callable[[RankFigures], str]) -> Callable[[Report, RunFigures
     return cell
 
 
+def _mixing(figure: Callable[[MixFigures], str]) -> Callable[[Report, RunFigures], str]:
+    def cell(report: Report, run: RunFigures) -> str:
+        return "" if run.mixing is None else figure(run.mixing)
+
+    return cell
+
+
 def _amount(nbytes: float) -> str:
     return f"{nbytes / 1e6:,.1f} MB"
 
@@ -295,12 +305,16 @@ ROWS: list[tuple[str, Cell]] = [
     ("tensors an epoch, from boards", _split(lambda split: _amount(split.received_bytes))),
     ("host's computing an epoch", _split(lambda split: _seconds(split.host_s))),
     ("rest of a step: link, waits for others", _split(lambda split: _seconds(split.rest_s))),
+    ("updates mixed in", _mixing(lambda mix: f"{mix.updates:,}")),
+    ("  their age in updates, median", _mixing(lambda mix: f"{mix.age:g}")),
+    ("  their weight, mean", _mixing(lambda mix: f"{mix.weight:.3g}")),
     ("rounds, samples", _work),
     ("every sample counted exactly once", _proof),
 ]
 
 
 RANK_ROWS = {name for name, _ in ROWS if name.startswith(("CV of forward", "slowest", "waiting in", "drift"))}
+MIX_ROWS = {name for name, _ in ROWS if name.startswith(("updates mixed", "  their age", "  their weight"))}
 SPLIT_ROWS = {
     name for name, _ in ROWS if name.startswith(("steps an", "samples a", "label dev", "tensors", "host's", "rest of"))
 }
@@ -345,6 +359,9 @@ def notes(report: Report) -> list[str]:
         found += [f"{name}: readings of {board}: {', '.join(said)}" for board, said in run.joules.flags.items()]
         if run.ranks is not None and run.ranks.voided:
             found.append(f"{name}: {run.ranks.voided} groups ended before their round; their steps in flight were void")
+        if run.mixing is not None:
+            ages = ", ".join(f"{ages}: {count:,}" for ages, count in run.mixing.by_octave.items())
+            found.append(f"{name}: updates by the number of others mixed in since their model was handed out: {ages}")
         for silo in run.silos:
             if silo.lapsed:
                 numbers = ", ".join(map(str, silo.lapsed))

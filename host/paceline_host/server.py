@@ -68,6 +68,7 @@ class TimedPlanner:
         self.observe = planner.observe
         self.observe_wait, self.heeds_waits = planner.observe_wait, planner.heeds_waits
         self.observe_steps, self.every = planner.observe_steps, planner.every
+        self.observe_idle = planner.observe_idle
         self.seconds_per_sample = planner.seconds_per_sample
 
     @property
@@ -408,7 +409,7 @@ class Server:
     def _send(self, run: _Run, action: m.Send) -> None:
         payload: memoryview | bytes = b""
         if action.piece is not None:
-            payload = memoryview(run.store.model)[action.piece[0] : action.piece[1]]
+            payload = memoryview(action.model or run.store.model)[action.piece[0] : action.piece[1]]
         name = run.names[action.board]
         if not self._send_to(name, action.message, payload) and self._peers.forget(name):
             self._gone(name, "its connection is lost")

@@ -157,11 +157,12 @@ Event = Connected | Said | Gone | SlicesStored | ResultStored | ResultRefused | 
 
 @dataclass(frozen=True)
 class Send:
-    """Send a message; `piece` names the bytes of the round's base model that go with it."""
+    """Send a message; `piece` names the bytes of `model` that go with it. None: of the store's present one."""
 
     board: int
     message: Message
     piece: tuple[int, int] | None = None
+    model: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,8 @@ class WriteUpload:
 class StoreResult:
     """Verify and journal the board's upload, then answer ResultStored or ResultRefused.
 
-    `last`: nothing else of the round is awaited before the answer.
+    `last`: nothing else of the round is awaited before the answer. `base`: what it was trained from, which is update
+    number `version` of the model; None: the round's base model.
     """
 
     board: int
@@ -193,6 +195,8 @@ class StoreResult:
     result: Result
     commit: Commit
     last: bool = True
+    base: bytes | None = None
+    version: int = 0
 
 
 @dataclass(frozen=True)

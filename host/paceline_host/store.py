@@ -184,7 +184,7 @@ class Store(threading.Thread):
         history = self._norms.setdefault(board, [])
         if checkpoint.sha256(upload) != result.update_sha256:
             return [m.ResultRefused(board, result.lease, "the update does not match its hash")]
-        verdict = self._reducer.verify(upload, self.model, result.steps, history)
+        verdict = self._reducer.verify(upload, action.base or self.model, result.steps, history)
         if isinstance(verdict, Refused):
             return [m.ResultRefused(board, result.lease, verdict.reason)]
         history.append(verdict.norm_per_step)
@@ -198,9 +198,12 @@ class Store(threading.Thread):
             update_bytes=len(upload), compute_sampling_uj=commit.sampling_uj,
         )  # fmt: skip
         (fresh,) = self._journal.add_contributions([(row, upload)])
-        if fresh:  # a repeat is answered alike, and counted once
-            self._reducer.add(result.slice, result.samples, upload)
-        return [m.ResultStored(board, result.lease)]
+        return [self._count(action, upload, job.at_s) if fresh else m.ResultStored(board, result.lease)]
+
+    def _count(self, action: m.StoreResult, upload: bytearray | memoryview, at_s: float) -> StoreEvent:
+        """Let a verified contribution count; a repeat of it is answered alike, and counted once."""
+        self._reducer.add(action.result.slice, action.result.samples, upload)
+        return m.ResultStored(action.board, action.result.lease)
 
     def _loss(self, job: Job) -> list[StoreEvent]:
         action = job.action
@@ -250,13 +253,17 @@ class Store(threading.Thread):
         assert isinstance(action, m.FinishRound)
         self.model = self._reducer.finish()
         self.model_sha256 = checkpoint.sha256(self.model)
-        self._save(action.round)
+        return self._close_round(action.round, job.at_s)
+
+    def _close_round(self, number: int, at_s: float) -> list[StoreEvent]:
+        """Checkpoint the present model as a round's, evaluate it, journal the round's end."""
+        self._save(number)
         quality, evaluation_s = self._evaluate()
         self._journal.close_round(
-            action.round, closed_s=job.at_s, model_sha256=self.model_sha256, evaluation_s=evaluation_s,
-            loss=quality.loss, accuracy=quality.accuracy, metric=quality.metric, flags=self._flags(action.round),
+            number, closed_s=at_s, model_sha256=self.model_sha256, evaluation_s=evaluation_s,
+            loss=quality.loss, accuracy=quality.accuracy, metric=quality.metric, flags=self._flags(number),
         )  # fmt: skip
-        return [m.RoundDone(action.round, self.model_sha256)]
+        return [m.RoundDone(number, self.model_sha256)]
 
     def _save(self, number: int) -> None:
         checkpoint.save(

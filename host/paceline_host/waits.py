@@ -12,6 +12,7 @@ from collections import defaultdict
 from paceline.wire import Energy
 
 KIND = "waits"  # of the journal's events that say what a plan was told: {board: [seconds, joules]}
+IDLE = "idle"  # likewise of what boards drew before the first round: {board: watts}
 LEAST_S = 0.01  # shorter stretches are all edges
 
 

@@ -69,6 +69,8 @@ class Recording:
             raise RunError(
                 f"{folder}: a method of split learning says who gives what to a step; no policy divides samples"
             )
+        if self.run.regime == "async":
+            raise RunError(f"{folder}: boards took slices as they were done with the last; no policy divided samples")
         if not self.plans:
             raise RunError(f"{folder}: no round of it was finished, so there are no costs to replay")
         self._folder = folder

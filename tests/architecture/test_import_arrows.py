@@ -40,7 +40,7 @@ DOORS = {
     r"asyncio|multiprocessing|concurrent\.futures": r"(?!)",  # threads meet in queues, processes on sockets
 }
 # Imported with the module itself, and so paid by every command that only starts.
-LATE = r"|paceline_host\.(plot(_\w+)?|bench_(sampler|controller))"  # imported when they are called
+LATE = r"|paceline_host\.(plot(_\w+)?|bench_(sampler|controller|schedule|aggregate))"  # imported when they are called
 DOORS_AT_START = {r"numpy|safetensors": TORCH_DOORS + LATE}
 # Names that stand for a trap of the link or of a file format -> where they may stand.
 NAMES = {

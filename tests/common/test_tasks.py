@@ -154,6 +154,30 @@ def test_linear_training_equals_exact_fractions() -> None:
     assert np.frombuffer(trained, "<f4")[:10].tolist() == [float(np.float32(float(w))) for w in weights]
 
 
+@pytest.mark.parametrize("name", ["mnist", "images", "linear"])
+def test_the_proximal_term_pulls_each_step_towards_the_first_weights(digits: Path, name: str) -> None:
+    """With rho, a second step from x goes rate * rho * (x - x0) less far; the first, at x0, is the same."""
+    known: dict[str, dict[str, object]] = {
+        "mnist": {"momentum": 0.0}, "images": {"momentum": 0.0, "cut": "layer0"}, "linear": {},
+    }  # fmt: skip
+    options = known[name]
+    task = make("linear" if name == "linear" else "mnist", {**options, "learning_rate": 0.1}, 3, digits)
+    found = []
+    for rho, steps in ((0.0, 1), (2.0, 1), (0.0, 2), (2.0, 2)):
+        learner = task.learner()
+        learner.load(task.initial(), rho)
+        for batch in (range(8), range(8, 16))[:steps]:
+            learner.step(batch)
+        out = bytearray(task.manifest.nbytes)
+        learner.dump(out)
+        found.append(np.frombuffer(out, "<f4"))
+    once, held_once, twice, held = found
+    origin = np.frombuffer(task.initial(), "<f4")
+    assert (once == held_once).all()
+    np.testing.assert_allclose(held, twice - 0.1 * 2.0 * (once - origin), rtol=1e-4, atol=1e-6)
+    assert np.abs(held - twice).max() > 1e-3
+
+
 def test_linear_samples_follow_the_hidden_model_within_the_noise() -> None:
     task = Linear({}, 2)
     for index in range(200):

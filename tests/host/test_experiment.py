@@ -73,6 +73,27 @@ def test_effective_settings_written_and_read_again_are_the_same(path: Path, tmp_
     assert shown["run"]["patience_s"] == 7.5
 
 
+@pytest.mark.parametrize(
+    ("regime", "policy", "fits"),
+    [
+        ("pma", "fedasync", True), ("async", "fedasync-poly", True), ("async", "time", False), ("async", "oort", False),
+        ("ddp", "fedasync-hinge", False), ("psl", "fedasync", False),
+    ],
+)  # fmt: skip
+def test_mixing_stands_beside_averaging_and_under_its_own_regime_alone(
+    tmp_path: Path, regime: str, policy: str, fits: bool
+) -> None:
+    steps = "steps = 2\n" if regime == "ddp" else ""
+    text = SOUND.replace("rounds = 1\n", f'rounds = 1\nregime = "{regime}"\npolicies = ["{policy}"]\n{steps}')
+    path = tmp_path / "x.toml"
+    path.write_text(text.replace("budget = 100\n", "") if regime == "psl" else text, encoding="utf-8")
+    if fits:
+        assert [one.name for one in load_experiment(path).policies()] == [policy]
+    else:
+        with pytest.raises(SettingsError, match=f"run.policies: '{policy}' is nothing for regime {regime}; known: "):
+            load_experiment(path)
+
+
 def test_each_task_has_options() -> None:
     assert OPTIONS.keys() == TASKS.keys()
 

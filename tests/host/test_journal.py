@@ -296,6 +296,7 @@ def test_a_journal_of_the_first_schema_is_read_and_taken_up(tmp_path: Path) -> N
     for statement in (*ADDED[2], *ADDED[3]):
         table, column = re.findall(r"TABLE (\w+) ADD COLUMN (\w+)", statement)[0]
         db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    db.execute("DROP TABLE mix")
     db.execute("INSERT INTO energy VALUES (1, 0, 's0', 5, 0, 0, 0, 0, 5, 10, 10, 1, 'modelled', 0)")
     db.execute("PRAGMA user_version = 1")
     db.commit()

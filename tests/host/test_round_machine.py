@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import settings
@@ -281,6 +282,23 @@ def test_a_policy_that_needs_joules_is_refused_where_no_board_has_a_meter() -> N
     assert script.finish is not None
     assert not script.finish.ok
     assert "set required = false to run by time alone" in script.finish.reason
+
+
+def test_idle_watts_are_told_to_the_policy_once_and_journaled_for_a_resume() -> None:
+    script = Script()
+    for board in range(3):
+        script.connect(board)
+        script.ready(board, idle_uw=None if board == 1 else 2_500_000 + board)
+    script.settle()
+    assert script.planner.idle == {0: 2.5, 2: 2.500002}
+    (note,) = [note for note in script.store.ledger.notes if note.kind == "idle"]
+    assert (json.loads(note.detail), note.round) == ({"0": 2.5, "2": 2.500002}, 1)
+    script.planner.idle.clear()
+    for board in range(3):
+        script.work(board)
+    script.settle()
+    assert script.machine.round == 2
+    assert not script.planner.idle
 
 
 def test_one_meter_is_enough_to_begin() -> None:

@@ -200,6 +200,15 @@ def test_a_runs_minimum_is_known_to_who_replays_it(tmp_path: Path) -> None:
     assert [entry["at_limit"] for entry in facts["boards"]].count("minimum") > 3
 
 
+def test_a_goal_takes_idle_watts_for_waits_until_there_are_some_and_a_replay_does_too(tmp_path: Path) -> None:
+    folder = tmp_path / "c" / "run"
+    scenario = Scenario(rounds=4, budget=300, batch=1, seconds_per_sample=0.001)
+    in_full(Boards(scenario, exact([1.0, 2.0, 4.0])), "frontier:energy", folder)
+    facts = explain(folder, 2)
+    assert {(entry["wait_from"], entry["wait_w"]) for entry in facts["boards"]} == {("idle", 2.0)}
+    assert explain(folder, 4)["boards"], "each plan of the journal is made again"
+
+
 def test_boards_cost_again_what_a_run_has_measured(tmp_path: Path) -> None:
     scenario = Scenario(rounds=6, noise=0.1)
     recorded = in_full(Fleet(scenario, None), "equal", tmp_path / "c" / "equal")

@@ -27,6 +27,7 @@ from paceline_host.commands import report
 from paceline_host.hfl.store import SiloStore
 from paceline_host.journal import Journal
 from paceline_host.link import HostLink
+from paceline_host.mixing.store import MixingStore
 from paceline_host.psl.store import SplitStore
 from paceline_host.server import Server
 from paceline_host.steps import Note
@@ -93,7 +94,7 @@ def patch() -> None:
 
         return work
 
-    for store in (Store, SplitStore, SiloStore):
+    for store in (Store, SplitStore, SiloStore, MixingStore):
         for action, job_of in list(store._JOBS.items()):
             if action is not Note:
                 store._JOBS[action] = watched_job(action.__name__, job_of)

@@ -11,7 +11,16 @@ import pytest
 from paceline import GlobalSampler
 from paceline.errors import RunError
 from paceline.one_way import KINDS
-from paceline_host import bench_controller, bench_ddp, bench_sampler, bench_simulator, bench_transfer
+from paceline_host import (
+    bench_aggregate,
+    bench_controller,
+    bench_ddp,
+    bench_link,
+    bench_sampler,
+    bench_schedule,
+    bench_simulator,
+    bench_transfer,
+)  # fmt: skip
 
 
 def test_what_the_transfer_benchmark_sends_comes_back_by_every_kind() -> None:
@@ -75,3 +84,39 @@ def test_the_benchmark_of_ranks_steps_both_ways_and_loses_all_ranks_but_one(monk
     monkeypatch.setattr(bench_ddp, "PROGRAM", "paceline_agent.workers.no_such")
     with pytest.raises(RunError, match="ended without figures"):
         list(bench_ddp.measure(turns=60))
+
+
+def test_the_schedules_benchmark_agrees_with_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises where numpy's batches are others, or an order is none."""
+    monkeypatch.setattr(bench_schedule, "ORDERS", {500: (2, 1)})
+    monkeypatch.setattr(bench_schedule, "BATCHES", {(11, 10): (2, 1), (3, 7): (2, 1)})
+    rows = list(bench_schedule.measure(lambda text: None))
+    assert len({name for name, _, _ in rows}) == len(rows) == 3 + 2 * 5
+    assert all(len(values) == 2 and min(values) > 0 for _, _, values in rows)
+    monkeypatch.setattr(bench_schedule, "batch_schedule", lambda shares, steps: [[1] * len(shares)] * steps)
+    with pytest.raises(RunError, match="numpy's batches are not the core's"):
+        list(bench_schedule.measure(lambda text: None))
+
+
+def test_the_aggregations_benchmark_has_the_memorys_speed_beside_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {name: values for name, _, values in bench_aggregate.measure(lambda text: None, items=50_000, turns=2)}
+    assert {name.removeprefix("0.2 MB update, ") for name in rows if "/ limit" in name} == {
+        f"{what} / limit" for what in bench_aggregate.TRAFFIC
+    }
+    assert all(len(values) == 2 and min(values) > 0 for values in rows.values())
+    monkeypatch.setattr(bench_aggregate, "PARTICIPANTS", (2, 40))
+    *_, (name, unit, (growth,)) = bench_aggregate.memory(lambda text: None, items=250_000)
+    assert (name, unit) == ("the same, 40 against 2", "x")
+    assert growth < 1.5, "forty updates of 1 MB were kept"
+
+
+def test_the_links_benchmark_has_every_kind_in_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises where a byte differs, or where a board of the fan-out does not get everything."""
+    monkeypatch.setattr(bench_link, "SIZES", (100_000,))
+    monkeypatch.setattr(bench_link, "FAN_BYTES", 1_500_000)
+    monkeypatch.setattr(bench_link, "BOARDS", 3)
+    rows = {name: values for name, _, values in bench_link.measure(lambda text: None, repeats=1, fan_repeats=2)}
+    ways = ["64 B there and back", "0.1 MB host to agent", "0.1 MB agent to host", "1.5 MB to 3 boards"]
+    assert [name for name in rows if " / " not in name] == [f"{way}: {kind}" for way in ways for kind in KINDS]
+    assert all(min(values) > 0 for values in rows.values())
+    assert len(rows[f"1.5 MB to 3 boards: {KINDS[2]}"]) == 2

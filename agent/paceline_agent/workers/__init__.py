@@ -17,6 +17,7 @@ from paceline_agent.channel import Input, Work
 
 WORKERS: dict[str, str] = {
     "pma": "paceline_agent.workers.pma:PmaWorker",
+    "async": "paceline_agent.workers.pma:AsyncWorker",
     "psl": "paceline_agent.workers.psl:PslWorker",
     "ddp": "paceline_agent.workers.ddp:DdpWorker",
     "hfl": "paceline_agent.workers.hfl:HflWorker",

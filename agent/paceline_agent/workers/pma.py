@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Periodic model averaging on a board: take the round's base model, train on a slice, hand back the model."""
+"""Periodic model averaging on a board: take the round's base model, train on a slice, hand back the model.
+
+Regime async is the same on a board, but that its loss holds it to the base model.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class PmaWorker:
             raise SettingsError([f"regime pma takes no options, it was given {', '.join(options)}"])
         self._task = task
         self._learner = task.learner()
+        self._rho = 0.0
         self.samples = task.samples
         self.inbox_bytes = self.outbox_bytes = self.update_bytes = self.model_bytes = task.manifest.nbytes
 
@@ -33,7 +37,7 @@ class PmaWorker:
 
     def work(self, work: Work, model: memoryview, update: memoryview, clock: Clock) -> memoryview:
         order = slice_order(work, self._task.samples)
-        self._learner.load(model)  # local optimiser state is forgotten here (DECISIONS 5)
+        self._learner.load(model, self._rho)  # local optimiser state is forgotten here (DECISIONS 5)
         clock.begin()
         for batch in minibatches(order, work.batch):
             self._learner.step(batch)
@@ -41,6 +45,17 @@ class PmaWorker:
         clock.end()
         self._learner.dump(update)
         return update
+
+
+class AsyncWorker(PmaWorker):
+    """Its one option is rho, the weight of 1/2 |weights - base|^2 in the loss."""
+
+    def __init__(self, task: Task, options: Mapping[str, object]) -> None:
+        rho = options.get("rho")
+        if options.keys() != {"rho"} or not isinstance(rho, int | float) or not 0.0 <= rho <= 1000.0:
+            raise SettingsError([f"regime async takes rho, a number from 0 to 1000; it was given {dict(options)}"])
+        super().__init__(task, {})
+        self._rho = float(rho)
 
 
 def slice_order(work: Work, samples: int) -> memoryview:

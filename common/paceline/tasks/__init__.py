@@ -45,8 +45,11 @@ class Evaluation:
 class Learner(Protocol):
     """A model in training on one board."""
 
-    def load(self, model: Buffer) -> None:
-        """Begin a slice: take these weights and forget all optimiser state (DECISIONS 5)."""
+    def load(self, model: Buffer, rho: float = 0.0) -> None:
+        """Begin a slice: take these weights and forget all optimiser state (DECISIONS 5).
+
+        `rho`: each step's loss has rho/2 |weights - model|^2 besides, over the parameters.
+        """
 
     def step(self, indices: Indices) -> None:
         """Do one optimiser step on the mean loss of these samples."""

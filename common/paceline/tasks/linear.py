@@ -77,11 +77,13 @@ class LinearLearner:
 
     def __init__(self, task: Linear) -> None:
         self._task = task
-        self._weights = [0.0] * WEIGHTS
+        self._weights = self._origin = [0.0] * WEIGHTS
+        self._rho = 0.0
         self._ballast = b""
 
-    def load(self, model: Buffer) -> None:
+    def load(self, model: Buffer, rho: float = 0.0) -> None:
         self._weights = list(_PACKED.unpack_from(model))
+        self._rho, self._origin = rho, self._weights
         self._ballast = bytes(memoryview(model)[_PACKED.size :])
 
     def step(self, indices: Indices) -> None:
@@ -91,7 +93,10 @@ class LinearLearner:
             features, target = self._task.sample(index)
             error = sum([w * x for w, x in zip(weights, features, strict=True)]) - target
             gradient = [g + error * x for g, x in zip(gradient, features, strict=True)]
-        scale = 2.0 * self._task.options.learning_rate / len(indices)  # d/dw of the mean of error^2
+        rate = self._task.options.learning_rate
+        scale = 2.0 * rate / len(indices)  # d/dw of the mean of error^2
+        if self._rho:
+            weights = [w - rate * self._rho * (w - o) for w, o in zip(weights, self._origin, strict=True)]
         self._weights = [w - scale * g for w, g in zip(weights, gradient, strict=True)]
 
     def dump(self, out: bytearray | memoryview) -> None:

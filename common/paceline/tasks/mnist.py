@@ -135,8 +135,9 @@ class MnistLearner:
         self._square = torch.zeros_like(self._model.flat)  # adam: second moment
         self._steps = 0
 
-    def load(self, model: Buffer) -> None:
+    def load(self, model: Buffer, rho: float = 0.0) -> None:
         self._model.bytes[:] = model
+        self._rho, self._origin = rho, self._model.flat.clone() if rho else None
         self._momentum.zero_()
         self._square.zero_()
         self._steps = 0
@@ -150,6 +151,8 @@ class MnistLearner:
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
         self._steps += 1
         with torch.no_grad():
+            if self._origin is not None:
+                self._gradient.add_(self._model.flat - self._origin, alpha=self._rho)
             self._sgd() if self._options.optimizer == "sgd" else self._adam()
 
     def dump(self, out: bytearray | memoryview) -> None:

@@ -100,15 +100,18 @@ class WholeLearner:
         self._flat = Flat(task.whole())
         self._optimiser = task.optimiser(self._flat.weights)
 
-    def load(self, model: Buffer) -> None:
+    def load(self, model: Buffer, rho: float = 0.0) -> None:
         self._flat.load(model)
         self._optimiser.reset()
+        self._rho, self._origin = rho, self._flat.weights.detach().clone() if rho else None
 
     def step(self, indices: Indices) -> None:
         inputs, targets = self._task.batch(indices, 0)
         self._flat.gradient.zero_()
         loss = self._task.loss(self._flat.module(inputs), targets)  # mean over the samples
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
+        if self._origin is not None:
+            self._flat.gradient.add_(self._flat.weights.detach() - self._origin, alpha=self._rho)
         self._optimiser.step(self._flat.gradient)
 
     def dump(self, out: bytearray | memoryview) -> None:

@@ -13,7 +13,10 @@ from paceline.commandline import Program
 from paceline.talk import Talk
 
 LEAST_TRIALS = 20
-NAMES = ("allocate", "controller", "sampler", "agent", "round", "join", "transfer", "simulator", "ddp")
+NAMES = (
+    "allocate", "controller", "sampler", "schedule", "aggregate", "agent", "round", "join", "link", "transfer",
+    "simulator", "ddp",
+)  # fmt: skip
 PAGES = ("energy", "meter")  # each a table of its own
 
 
@@ -32,8 +35,10 @@ def add(program: Program) -> None:
             ("paceline bench controller --compare before.json", "ratios to what --json had saved, and what is slower"),
             ("paceline bench sampler", "ns a draw, beside numpy's ways and the machine's limit, and the ratios"),
             ("paceline bench controller", "11 to a million boards, beside numpy"),
+            ("paceline bench schedule aggregate", "orders and batches beside numpy, sums beside the memory's speed"),
             ("paceline bench round", "a round that trains nothing, beside the link alone"),
             ("paceline bench join", "1,000 participants join one host; whether a host grows in 1,000 rounds"),
+            ("paceline bench link", "64 bytes there and back, 1 and 10 MB one way, 10 MB to eleven, beside raw TCP"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
             ("paceline bench ddp", "a step with our hook beside a plain one; how fast groups form again"),
             ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),

@@ -154,6 +154,8 @@ def _check(fleet: Fleet, controller_only: bool) -> None:
         )
     faults_of(fleet)
     for name in scenario.policies:
+        if policy(name).kind == "mixing" and not controller_only:
+            continue  # of which a controller alone knows nothing: it says so
         planner.make(policy(name), min(boards, MOST_IN_FULL), scenario.budget_of(boards), scenario.minimum)
 
 

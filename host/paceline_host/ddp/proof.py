@@ -69,6 +69,9 @@ class Ramp:
     def observe_steps(self, board: int, seconds: float, samples: int) -> None:
         """Learn nothing."""
 
+    def observe_idle(self, board: int, watts: float) -> None:
+        """Nothing is learned."""
+
     def seconds_per_sample(self, board: int) -> float | None:
         """Return None: nothing is measured."""
         return None

@@ -48,6 +48,7 @@ class SimulatedHost:
         self.finish: m.Finish | None = None
         self.stop_reason = ""
         self._turn_s = TURN_S * len(names)
+        self._planned = 0  # the last round of which the watch was told
         self._free_s = 0.0  # until then the last turn takes
         self._arrivals: deque[Arrival] = deque()
         self._events: deque[Any] = deque()  # what the store has done
@@ -112,10 +113,10 @@ class SimulatedHost:
         self._wake()
 
     def _has_done(self, event: Any) -> None:
-        first = isinstance(event, m.SlicesStored) and self.machine.phase == "planning"
         self._step(event)
-        if first:
-            self._watch.planned(self.machine.round)
+        if isinstance(event, m.SlicesStored) and self.machine.round > self._planned:
+            self._planned = self.machine.round
+            self._watch.planned(self._planned)
 
     def _hear(self, board: str, route: int, header: bytes, payload: memoryview | bytes) -> None:
         heard = self.peers.hear(board, header, self._clock.now_s, route)
@@ -177,7 +178,7 @@ class SimulatedHost:
         name, message = self._names[action.board], action.message
         payload: memoryview | bytes = b""
         if action.piece is not None:
-            payload = memoryview(self._store.model)[action.piece[0] : action.piece[1]]
+            payload = memoryview(action.model or self._store.model)[action.piece[0] : action.piece[1]]
         self._say(name, message, payload)
 
     def _say(self, name: str, message: Message, payload: memoryview | bytes) -> None:

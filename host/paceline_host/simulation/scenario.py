@@ -28,6 +28,7 @@ class Scenario:
     samples: Annotated[int, Bounds(ge=1, lt=1 << 31)] = 60_000  # in the data set that nobody reads
     batch: Annotated[int, Bounds(ge=1, le=1 << 20)] = 16
     minimum: Annotated[int, Bounds(ge=0)] = 1
+    slice: Annotated[int, Bounds(ge=0, le=1 << 31)] = 0  # samples, of fedasync; 0: a quarter of an equal share
     seconds_per_sample: Annotated[float, Bounds(gt=0, le=1000)] = 0.0025  # of a board of speed 1.0
     round_fixed_s: Annotated[float, Bounds(ge=0, le=3600)] = 0.0  # of each slice, whatever its size
     noise: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # relative, of a slice as a whole; of steps: the profile's

@@ -13,6 +13,7 @@ from typing import cast
 from paceline.tasks import Evaluation, Task
 from paceline_host import records
 from paceline_host.journal import Journal
+from paceline_host.mixing.store import MixingStore
 from paceline_host.recovery import Recovered
 from paceline_host.store import Job, Store, StoreEvent
 
@@ -60,6 +61,14 @@ class MemoryStore(InlineStore):
         """No checkpoint is written."""
 
 
+class InlineMixingStore(InlineStore, MixingStore):
+    """The same of regime async."""
+
+
+class MemoryMixingStore(MemoryStore, MixingStore):
+    """The same of regime async; keeps nothing."""
+
+
 class _Nowhere:
     """What a Journal does for a store, without a file: every row is the first of its key."""
 
@@ -72,4 +81,4 @@ class _Nowhere:
     def _nothing(self, *_: object, **__: object) -> None:
         pass
 
-    add_plan = add_slices = set_energy = set_board = add_event = close_round = end = close = _nothing
+    add_plan = add_slices = add_mix = set_energy = set_board = add_event = close_round = end = close = _nothing

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.policies import policy
+from paceline.policies import policy, regime_of
 from paceline.wire import Energy, clip
 from paceline_host import machine as m
 from paceline_host import planner, records, regimes
+from paceline_host.mixing.law import Mixing, MixingSettings
+from paceline_host.mixing.machine import MixingMachine
 from paceline_host.patience import Patience
 from paceline_host.peers import Terms
 from paceline_host.simulation import faults as f
@@ -27,7 +29,7 @@ from paceline_host.simulation.line import Line, LinkModel
 from paceline_host.simulation.models import BoardModel
 from paceline_host.simulation.results import Outcome, RoundOutcome, outcome
 from paceline_host.simulation.scenario import Scenario
-from paceline_host.simulation.store import InlineStore, MemoryStore
+from paceline_host.simulation.store import InlineMixingStore, InlineStore, MemoryMixingStore, MemoryStore
 from paceline_host.simulation.task import NAME, TrivialTask
 
 START_S = 60.0
@@ -78,15 +80,23 @@ class World:
             for i, (name, model) in enumerate(zip(names, models, strict=True))
         ]  # fmt: skip
         self._by_name = {board.name: board for board in self.boards}
-        self.planner = planner.make(policy(policy_name), len(names), row.budget, scenario.minimum, seed=row.seed)
+        one = policy("equal" if row.mixing else policy_name)  # where boards take slices, for what it knows of paces
+        self.planner = planner.make(one, len(names), row.budget, scenario.minimum, seed=row.seed)
         facts = m.RunFacts(
-            run=row.run_id, regime="pma", task=NAME, options="{}", seed=row.seed, rounds=row.rounds, budget=row.budget,
-            samples=row.samples, batch=row.batch, manifest_sha256=task.digest, model_bytes=task.manifest.nbytes,
+            run=row.run_id, regime=row.regime, task=NAME, options="{}", seed=row.seed, rounds=row.rounds,
+            budget=row.budget, samples=row.samples, batch=row.batch, manifest_sha256=task.digest,
+            model_bytes=task.manifest.nbytes,
             patience_s=scenario.patience_s, start_s=START_S, chunk_bytes=CHUNK_BYTES, credit_bytes=CHUNK_BYTES,
             energy_needed=False,
         )  # fmt: skip
-        regime = regimes.make("pma", row.samples, row.budget)
-        self.machine = m.RoundMachine(facts, regime, self.planner, names, store.model_sha256, clock.now_s)
+        self.machine: m.RoundMachine
+        if row.mixing:
+            self.machine = MixingMachine(
+                facts, Mixing.read(row.mixing), self.planner, names, store.model, store.model_sha256, clock.now_s
+            )
+        else:
+            regime = regimes.make(row.regime, row.samples, row.budget)
+            self.machine = m.RoundMachine(facts, regime, self.planner, names, store.model_sha256, clock.now_s)
         for board in self.boards:  # not all in one instant: no fleet is
             clock.later(uniform(scenario.seed, board.number, 21) * 0.1, board.start)
 
@@ -143,16 +153,21 @@ def opened(
 ) -> Iterator[World]:  # fmt: skip
     """Give a world whose run is kept in `folder`; None: nowhere. Raises PacelineError."""
     clock = Clock()
+    entry, budget = policy(policy_name), scenario.budget_of(len(names))
+    mixing = MixingSettings(slice=scenario.slice)
     run_id = f"{folder.parent.name}/{folder.name}" if folder is not None else f"simulated/{policy_name}"
     row = records.Run(
-        run_id=clip(run_id), policy=policy_name, regime="pma", seed=scenario.seed,
-        budget=scenario.budget_of(len(names)), rounds=scenario.rounds, samples=scenario.samples, batch=scenario.batch,
+        run_id=clip(run_id), policy=policy_name, regime=regime_of(entry, "pma"), seed=scenario.seed,
+        budget=budget, rounds=scenario.rounds, samples=scenario.samples, batch=scenario.batch,
         task=NAME, data_label="none: simulated", options={"minimum": scenario.minimum},
         energy_required=False, boards=len(names), fsync=False, declared=declared,
+        mixing=Mixing.of(entry.name, mixing, budget, len(names)).row() if entry.kind == "mixing" else {},
     )  # fmt: skip
     rows = [records.Board(i, name) for i, name in enumerate(names)]
     task = TrivialTask(scenario.samples, scenario.seconds_per_sample)
-    kind = MemoryStore if folder is None else InlineStore
+    kind: type[InlineStore] = MemoryStore if folder is None else InlineStore
+    if entry.kind == "mixing":
+        kind = MemoryMixingStore if folder is None else InlineMixingStore
     with kind(folder or Path(), row, rows, task, lambda: clock.now_s) as store:
         yield World(scenario, names, models, policy_name, store, row, clock, due)
 
