@@ -38,7 +38,7 @@ def add(program: Program) -> None:
             ("paceline bench schedule aggregate", "orders and batches beside numpy, sums beside the memory's speed"),
             ("paceline bench round", "a round that trains nothing, beside the link alone"),
             ("paceline bench join", "1,000 participants join one host; whether a host grows in 1,000 rounds"),
-            ("paceline bench link", "64 bytes there and back, 1 and 10 MB one way, 10 MB to eleven, beside raw TCP"),
+            ("paceline bench link", "64 bytes there and back, 1 and 10 MB one way or to eleven; raw TCP"),
             ("paceline bench transfer", "45 MB over the link, beside raw TCP and ZeroMQ in the clear"),
             ("paceline bench ddp", "a step with our hook beside a plain one; how fast groups form again"),
             ("paceline bench energy --out docs/results", "errors and what is stated of them: table, page and picture"),
