@@ -29,7 +29,9 @@ demo: venv
 test: check core-sanitized
 	$(BIN)/ctest --test-dir build/core --output-on-failure --no-tests=error
 	$(BIN)/ctest --test-dir build/core-sanitized --output-on-failure --no-tests=error
-	$(BIN)/python -m pytest $(addprefix --ignore=tests/,architecture common host system)
+	$(BIN)/python -m pytest tests/agent/test_quota.py    # alone: it looks at shares of the processors
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/agent/test_quota.py \
+	    $(addprefix --ignore=tests/,architecture common host system)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/common tests/host
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/system    # whose processes wait most of the time
 

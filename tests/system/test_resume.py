@@ -23,7 +23,7 @@ from .fleet_tools import Bench, Declared
 MORTAL = Path(__file__).parent / "mortal_host.py"
 KILLED = -9
 RUN = {"rounds": 2, "budget": 24, "policies": ["equal"], "chunk_bytes": 1 << 15}
-# Of the loops over all points: "all", or "1/4" for each fourth from the second on. CI goes through the four quarters.
+# Of the loops over all points: "all", or "1/4" for each fourth from the second on. CI goes through eight eighths.
 ASKED = os.environ.get("PACELINE_KILL_POINTS", "0/10")
 FIRST, EVERY = (0, 1) if ASKED == "all" else (int(part) for part in ASKED.split("/"))
 RIDERS = ("answer", "round_closed", "energy")  # they go along with other messages; how many travel alone is chance
