@@ -309,7 +309,7 @@ def room_for(descriptors: int) -> None:
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise RunError(
             f"{needed} file descriptors are needed, this session allows {hard}; raise the hard limit "
-            "(/etc/security/limits.conf, LimitNOFILE) or take fewer participants"
+            "(/etc/security/limits.conf, LimitNOFILE)"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -122,11 +122,16 @@ def load_folder(folder: Path) -> tuple[Path, Experiment]:
     if (folder / EXPERIMENT).exists():
         return folder, load_experiment(folder / EXPERIMENT)
     parent = folder.resolve().parent
-    if left := next(iter(sorted([*folder.glob("*/run.toml"), *folder.glob("run.toml")])), None):
+    if left := next(iter(sorted(folder.glob("*/run.toml"))), None):
         raise StorageError(
             f"{folder}: its {EXPERIMENT} is gone; put it back, for instance as a copy of {left} with all policies named"
         )
     if not (parent / EXPERIMENT).exists():
+        if (folder / "run.toml").exists():
+            raise StorageError(
+                f"{folder}: {EXPERIMENT} is gone from the folder above it; put it back there, for instance as a copy "
+                f"of {folder / 'run.toml'} with all policies named"
+            )
         raise StorageError(f"{folder}: nothing was begun there; expected a folder that `paceline runs` lists")
     experiment = load_experiment(parent / EXPERIMENT)
     names = [policy.name for policy in experiment.policies() if folder_name(policy) == folder.resolve().name]

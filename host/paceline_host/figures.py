@@ -107,6 +107,12 @@ class RunFigures:
     ranks: RankFigures | None = None  # of synchronised ranks; with silos their mean
     silos: tuple[SiloFigures, ...] = ()
     mixing: MixFigures | None = None  # of regime async
+    barred: tuple[str, ...] = ()  # boards that got no more work after failures in a row
+
+    @property
+    def left_out(self) -> int:
+        """Samples of split learning's epochs that were counted not at all."""
+        return 0 if self.split is None else self.split.left
 
     @property
     def complete(self) -> bool:
@@ -133,6 +139,7 @@ def figures(folder: Path) -> RunFigures:
         split = _split(ledger.epochs(), ledger.steps(), rounds) if run.regime == "psl" else None
         silos, mixing = silo_figures(ledger), mix_figures(ledger)
         voided = sum(epoch.voided for epoch in ledger.epochs())
+        barred = sorted({event.board for event in ledger.events("barred") if event.board is not None})
         ranks = mean_of_silos(silos, voided) if silos else rank_figures(ledger)
     busy_s = sum(row.makespan_s for row in rounds)
     predicted = [row.predicted_s for row in rounds if row.predicted_s is not None]
@@ -153,7 +160,7 @@ def figures(folder: Path) -> RunFigures:
         controller_fraction=sum(row.allocate_s for row in closed) / busy_s if busy_s > 0 else None, late=late,
         voided=sum(row.verdict != "accepted" for row in contributions), faults=proof.faults,
         resumed=tuple(row.round for row in closed if row.flags), split=split, ranks=ranks,
-        silos=silos, mixing=mixing,
+        silos=silos, mixing=mixing, barred=tuple(names[board] for board in barred),
     )  # fmt: skip
 
 

@@ -168,6 +168,9 @@ def _proof_line(run: RunFigures, name: str) -> Markup:
     if not run.rounds:
         return tag("li", tag("b", f"○ {name}: unknown, no round is closed"), class_="open")
     counted = f": {run.samples:,} samples, {len(run.rounds):,} rounds of {run.run.budget:,}"
+    if run.left_out:
+        said = f"○ {name}: no sample counted twice, {run.left_out:,} left out as their boards were gone"
+        return tag("li", tag("b", said), counted, class_="open")
     return tag("li", tag("b", f"✓ {name}: every sample counted exactly once"), counted)
 
 

@@ -16,6 +16,7 @@ from paceline.errors import KeyFileError, LinkError
 from paceline.keys import KeyPair, fingerprint
 from paceline.wire import MAX_FRAME
 
+HANDSHAKE_S = 10.0  # libzmq lets go of a connection on which nobody greets for so long
 CONNECT_S = 10.0  # to a host that is there: a handshake takes milliseconds, a far or busy one a second
 GOODBYE_MS = 300
 
@@ -84,7 +85,7 @@ class OperatorLink:
             raise LinkError(
                 f"cannot connect to {self._endpoint}: {error.strerror}; expected tcp://ADDRESS:PORT"
             ) from None
-        end_s, shaking = time.monotonic() + CONNECT_S, False
+        end_s, shaking_s = time.monotonic() + CONNECT_S, 0.0
         while self._watch.poll(max(0, int((end_s - time.monotonic()) * 1000))):
             kind = self._event()
             if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -95,8 +96,10 @@ class OperatorLink:
                     f"its .pub file, holding {self._keys.public}, into the operators folder of the host's keys"
                 )
             if kind == zmq.EVENT_CONNECTED:
-                shaking = True
-            elif shaking:  # closed in mid-handshake
+                shaking_s = time.monotonic()
+            elif shaking_s and time.monotonic() - shaking_s > 0.9 * HANDSHAKE_S:
+                break  # closed by this end: the host said nothing at all
+            elif shaking_s:  # closed in mid-handshake
                 raise KeyFileError(
                     f"{self._endpoint} ended the CURVE handshake: it is no paceline host, or not the one whose key is "
                     f"pinned here (fingerprint {fingerprint(self._host_key)}); compare with the host's host.pub"
@@ -120,7 +123,7 @@ def _dealer(context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, host_key: st
     socket.maxmsgsize = MAX_FRAME
     socket.sndhwm = 64
     socket.rcvhwm = 0
-    socket.handshake_ivl = 10_000
+    socket.handshake_ivl = int(HANDSHAKE_S * 1000)
     socket.connect_timeout = 10_000
     socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 60
     socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 10, 3

@@ -272,7 +272,9 @@ def _work(report: Report, run: RunFigures) -> str:
 
 
 def _proof(report: Report, run: RunFigures) -> str:
-    return "NO" if run.faults else "yes" if run.rounds else UNKNOWN
+    if run.faults:
+        return "NO"
+    return f"none twice, {run.left_out:,} left out" if run.left_out else "yes" if run.rounds else UNKNOWN
 
 
 ROWS: list[tuple[str, Cell]] = [
@@ -368,6 +370,11 @@ def notes(report: Report) -> list[str]:
                 found.append(
                     f"{name}: silo {silo.name} took no part in round {numbers}; its {silo.budget} samples lapsed"
                 )
+        if run.barred:
+            found.append(
+                f"{name}: no more work was given to {', '.join(run.barred)} after failures in a row; the events on "
+                "the page say which"
+            )
         if run.voided:
             found.append(
                 f"{name}: {run.voided} leases ended without a counted result; their samples were dealt out again"

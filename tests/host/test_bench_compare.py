@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from paceline.errors import DataError
+from paceline.errors import DataError, RunError
+from paceline_host import bench
 from paceline_host.bench_compare import compared, read_saved, verdicts
 from paceline_host.commands import program
 
@@ -83,3 +84,17 @@ def test_the_command_shows_ratios_to_what_it_had_saved(tmp_path: Path, capsys: p
     rows = json.loads(capsys.readouterr().out)["figures"]
     assert all(row["ratio"] > 100 for row in rows)
     assert program().run(["bench", "energy", "--compare", str(path)]) == 2
+
+
+def test_what_was_measured_before_a_benchmark_failed_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(say: object) -> list[dict[str, object]]:
+        raise RunError("too few descriptors")
+
+    monkeypatch.setitem(bench.BENCHES, "allocate", lambda say: [bench.figure("one", "us", [1.0])])
+    monkeypatch.setitem(bench.BENCHES, "join", fails)
+    assert program().run(["bench", "allocate", "join", "agent", "--json"]) == 9
+    printed = capsys.readouterr()
+    assert [row["name"] for row in json.loads(printed.out)["figures"]] == ["one"]
+    assert "too few descriptors" in printed.err

@@ -345,3 +345,8 @@ def test_the_command_sums_up_many_seeds_and_names_those_that_break_a_promise(
 def test_seeds_that_are_none_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert program().run(["simulate", "--chaos", text]) == 3
     assert "for instance 7 or 1-500" in capsys.readouterr().err
+
+
+def test_what_a_seed_decides_is_not_asked_for_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program().run(["simulate", "--chaos", "7", "--rounds", "3", "--fault", "board=1 round=2 leave"]) == 2
+    assert "leave out --fault, --rounds" in capsys.readouterr().err

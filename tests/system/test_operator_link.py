@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from paceline.keys import KeyPair, fingerprint
 from paceline.talk import Talk
 from paceline.wire import Hello, Welcome
 from paceline_agent.link import AgentLink
+from paceline_host import operator_link
 from paceline_host import operator_wire as w
 from paceline_host.link import Arrival, HostLink, new_pair
 from paceline_host.operator_calls import Operator
@@ -189,3 +191,11 @@ def test_a_question_to_a_loop_that_has_ended_is_no_wait_for_ever(host: Host) -> 
     host.server.close()
     with pytest.raises(RunError, match=r"has not answered for 0\.1 s"):
         host.server.ask(lambda: 1, wait_s=0.1)
+
+
+def test_a_host_that_stands_still_is_not_called_one_with_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_link, "HANDSHAKE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # the kernel takes the connection, and nobody greets
+        endpoint = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(LinkError, match="has not answered for"):
+            OperatorLink(endpoint, new_pair().public, new_pair())

@@ -191,6 +191,22 @@ def test_the_report_of_a_run_that_was_interrupted_says_so_and_gives_no_percentag
     assert [run.resumed for run in report.runs] == [(1,)]
 
 
+def test_one_run_of_a_comparison_is_taken_up_by_its_own_folder(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        fleet = {"kind": "local", "profile": bench.profile(BOARDS)}
+        file = bench.experiment("exp", {**RUN, "policies": ["equal", "time"]}, fleet=fleet)
+        home, died = tmp_path / "runs" / "exp-001", tmp_path / "died"
+        assert mortal(bench, "committed-StoreResult:1", died, "run", file, "--runs-dir", home.parent) == KILLED
+        resumed = bench.call("paceline", "resume", home / "equal", "--quiet")
+        assert resumed.ends() == 0, resumed.err
+        assert len(models(home / "equal")) == RUN["rounds"]
+        assert not (home / "time").exists(), "a run that was not named was begun"
+        (home / "experiment.toml").unlink()
+        gone = bench.call("paceline", "resume", home / "equal")
+        assert gone.ends() == 10
+        assert "experiment.toml is gone from the folder above it" in gone.err
+
+
 def test_reports_of_another_experiment_are_not_replayed(tmp_path: Path) -> None:
     with Bench(tmp_path) as bench:
         fleet = {"kind": "local", "profile": bench.profile(BOARDS)}

@@ -148,9 +148,14 @@ def test_a_board_that_is_killed_leaves_the_pool_and_the_run_goes_on(tmp_path: Pa
         assert host.ends(120.0) == 0, host.err
         with Ledger(tmp_path / "runs" / "exp-001" / "gpsl") as ledger:
             assert ledger.verify().ok, ledger.verify().faults
-            assert sum(epoch.left for epoch in ledger.epochs()) > 0
+            left = sum(epoch.left for epoch in ledger.epochs())
+            assert left > 0
             assert any("without middle" in event.detail for event in ledger.events("left"))
-    assert "samples were left out of epochs" in " ".join(render(load_report(tmp_path / "runs" / "exp-001")).split())
+    text = " ".join(render(load_report(tmp_path / "runs" / "exp-001")).split())
+    assert "samples were left out of epochs" in text
+    assert f"every sample counted exactly once none twice, {left:,} left out" in text
+    page = (tmp_path / "runs" / "exp-001" / "report.html").read_text(encoding="utf-8")
+    assert f"no sample counted twice, {left:,} left out" in page
 
 
 def test_a_trainer_that_is_killed_comes_back_into_the_run(tmp_path: Path, pictures: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.commandline import Program
+from paceline.errors import PacelineError
 from paceline.talk import Talk
 
 LEAST_TRIALS = 20
@@ -79,7 +80,14 @@ def _bench(arguments: argparse.Namespace, talk: Talk) -> int:
             return 2
         return (_energy if alone == ["energy"] else _meter)(arguments, talk)
     saved = read_saved(arguments.compare) if arguments.compare is not None else None
-    rows = [row for name in arguments.what or BENCHES for row in BENCHES[name](talk)]
+    rows: list[dict[str, object]] = []
+    failure: PacelineError | None = None
+    for name in arguments.what or BENCHES:
+        try:
+            rows += BENCHES[name](talk)
+        except PacelineError as error:  # what was measured before is printed all the same
+            failure = error
+            break
     if saved is not None:
         rows = compared(rows, saved)
     if arguments.json:
@@ -93,6 +101,8 @@ def _bench(arguments: argparse.Namespace, talk: Talk) -> int:
         talk.info(" ".join(f"{key} {value}" for key, value in machine().items()))
     for text in verdicts(rows, saved, machine()) if saved is not None else ():
         talk.info(text, event="compared")
+    if failure is not None:
+        raise failure
     return 0
 
 

@@ -73,9 +73,7 @@ def add(program: Program) -> None:
 
 def _simulate(arguments: argparse.Namespace, talk: Talk) -> int:
     if arguments.chaos is not None:
-        from paceline_host.simulation.chaos.tell import chaos, seeds
-
-        return chaos(seeds(arguments.chaos), talk, as_json=arguments.json, quiet=arguments.quiet)
+        return _chaos(arguments, talk)
     from paceline_host.simulation.fleet import Fleet
     from paceline_host.simulation.results import table
 
@@ -99,6 +97,22 @@ def _simulate(arguments: argparse.Namespace, talk: Talk) -> int:
         talk.warning("interrupted; what is above is what was simulated until then", event="interrupted")
         return 128 + interrupts[0]
     return 0 if all(one.state == "finished" for one in outcomes) else 9
+
+
+def _chaos(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline_host.simulation.chaos.tell import chaos, seeds
+
+    others = ("scenario", "policies", "fault", "replay", "controller_only", "no_journal", "runs_dir", *OPTIONS)
+    given = sorted(name for name in others if getattr(arguments, name) not in (None, False))
+    if given:
+        names = ", ".join("FILE" if name == "scenario" else f"--{name.replace('_', '-')}" for name in given)
+        talk.error(f"--chaos draws all of a run from its seed; leave out {names}", event="usage")
+        return 2
+    with _interruptible(at_once=False) as interrupts:
+        status = chaos(
+            seeds(arguments.chaos), talk, lambda: bool(interrupts), as_json=arguments.json, quiet=arguments.quiet
+        )
+    return 128 + interrupts[0] if interrupts else status
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -29,10 +29,17 @@ def seeds(text: str) -> range:
     raise SettingsError([f"--chaos {text!r}: expected a seed or a range of up to {MOST:,}, for instance 7 or 1-500"])
 
 
-def chaos(which: Sequence[int], talk: Talk, *, as_json: bool, quiet: bool) -> int:
-    """Run seeds; return the exit status."""
+def chaos(
+    which: Sequence[int], talk: Talk, stopping: Callable[[], bool] = lambda: False, *, as_json: bool, quiet: bool
+) -> int:
+    """Run seeds until `stopping`; return the exit status."""
     verdicts: list[Verdict] = []
     for seed in which:
+        if stopping():
+            talk.warning(f"interrupted; {len(verdicts)} of {len(which)} seeds were run", event="interrupted")
+            break
+        if len(verdicts) % 50 == 49 and not quiet:
+            talk.info(f"{len(verdicts) + 1} of {len(which)} seeds", event="progress")
         verdict = run(drawn(seed))
         verdicts.append(verdict)
         if not as_json and not verdict.ok:
@@ -41,6 +48,8 @@ def chaos(which: Sequence[int], talk: Talk, *, as_json: bool, quiet: bool) -> in
     if as_json:
         facts = {"schema": "paceline-chaos-1", "simulated": True, "seeds": len(verdicts), "broken": len(broken)}
         print(json.dumps({**facts, "runs": [_as_json(verdict) for verdict in verdicts]}, indent=1))
+    elif not verdicts:
+        pass
     elif len(verdicts) == 1:
         print("\n".join(_story(verdicts[0])))
     else:
