@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-LONGEST = 1 << 16  # bytes of an input; what decoders are given is bounded by their callers
+LONGEST = 1 << 17  # bytes of an input; what decoders are given is bounded by their callers
 # Lengths that lie, depth, numbers that are none or too long for somebody, ends of text.
 TOKENS: tuple[bytes, ...] = (
     b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\x7f\xff\xff\xff", b"\xdb\xff\xff\xff\xff",
