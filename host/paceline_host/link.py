@@ -9,6 +9,7 @@ is. The presets and the reason of each option: docs/PROTOCOL.md. One thread, the
 from __future__ import annotations
 
 import os
+import resource
 import struct
 import threading
 import time
@@ -34,6 +35,7 @@ Socket = zmq.Socket[bytes]
 NOTHING = memoryview(b"")  # the payload of most messages
 STRANGERS = 100  # unknown keys that are remembered
 GOODBYE_MS = 300
+DESCRIPTORS = 1 << 16
 _REFUSALS = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
@@ -101,6 +103,7 @@ class HostLink:
         self._is_readable = False
         peers = _peers_by_key(boards, operators or {})
         _keep_buffers()
+        _raise_descriptors()
         self._context = zmq.Context()
         self._context.linger = 0
         self._zap = _Zap(self._context, peers, say, lives_on=operators is not None)
@@ -404,6 +407,14 @@ def _keep_buffers() -> None:
     each buffer is mapped anew and paid for page by page. A fifth of a transfer's time; other C libraries do not care.
     """
     bytes(KEEP_BYTES)
+
+
+def _raise_descriptors() -> None:
+    """Allow as many connections as the system does: each takes a descriptor, that of a stranger who only knocks too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _event(frames: list[bytes]) -> int:
