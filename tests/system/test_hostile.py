@@ -179,3 +179,22 @@ def test_a_boards_key_is_changed_without_stopping_the_run(daemon: Daemon) -> Non
     with Ledger(Path(daemon.home) / "runs" / ticket / "equal") as ledger:
         assert ledger.verify().faults == ()
         assert {c.board for c in ledger.contributions(verdict="accepted")} == {0, 1}
+
+
+def test_an_operator_whose_key_is_withdrawn_sees_nothing_more_of_a_run(daemon: Daemon) -> None:
+    daemon.make_board("a")
+    host = daemon.start()
+    daemon.agent("a")
+    ticket = daemon.submit("long", LONG)
+    until("work", lambda: daemon.is_active(ticket, 2))
+    watch = daemon.bench.start("watch", "paceline", "watch", "--host", "h")
+    watch.says("round")
+    (operator,) = (daemon.home / "keys" / "operators").glob("*.pub")
+    key = operator.read_bytes()
+    operator.unlink()
+    host.says("operators withdrawn: ")
+    assert watch.ends(40.0) != 0
+    assert "refused this operator's key" in daemon.ask("stop", exits=5).err
+    operator.write_bytes(key)
+    host.says("operators admitted: ")
+    daemon.ask("stop")
