@@ -55,6 +55,7 @@ class Presence:
     here: bool
     since_s: float
     why: str = ""
+    version: str = ""  # of its agent
 
 
 _ROWS = (m.StoreSlices, m.StoreResult, m.StoreEnergy, m.FinishRound)  # most of what is for the store
@@ -322,7 +323,7 @@ class Server:
         if heard.answer is not None:
             self._link.send_to(arrival.route, heard.answer)
         if heard.opened:
-            self.presence[board] = Presence(True, time.monotonic())
+            self.presence[board] = Presence(True, time.monotonic(), version=self._peers.hello(board).agent_version)
             self._connected(board)
         if heard.message is not None and run is not None and board in run.index:
             self._step(m.Said(run.index[board], heard.message, len(arrival.payload)), arrival)

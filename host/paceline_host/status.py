@@ -74,7 +74,7 @@ def board_rows(
             row = _row(name, "connected", "takes part from the next experiment on", seen.since_s, now_s)
         else:
             row = _busy_row(machine, in_run[name], now_s)
-        rows.append(row)
+        rows.append({**row, "version": seen.version} if seen is not None and seen.version else row)
     return rows
 
 

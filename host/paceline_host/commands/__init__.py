@@ -11,6 +11,7 @@ from paceline_host.commands import (
     bench,
     config,
     data,
+    doctor,
     experiments,
     host,
     keys,
@@ -33,7 +34,7 @@ def program() -> Program:
     )
     for add in (
         run.add, run.add_resume, verify.add, report.add_runs, report.add_report, look.add, host.add, operate.add,
-        data.add, experiments.add, simulate.add, bench.add, keys.add, config.add, add_completion,
+        data.add, doctor.add, experiments.add, simulate.add, bench.add, keys.add, config.add, add_completion,
     ):  # fmt: skip
         add(made)
     return made
