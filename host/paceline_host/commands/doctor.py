@@ -18,8 +18,8 @@ def add(program: Program) -> None:
         "doctor",
         _doctor,
         "tell what of this host is as it must be, and what to do where it is not",
-        about="Nothing is changed. With --config it also looks at host.toml and what that names: keys, disk, runs, port."
-        " It asks the daemon about its boards. The status is that of the first bad row; warnings leave it 0.",
+        about="Nothing is changed. With --config it also looks at host.toml and what that names: keys, disk, runs and"
+        " port. It asks the daemon about its boards. The status is that of the first bad row; warnings leave it 0.",
         examples=[
             ("paceline doctor --config /etc/paceline/host.toml", "all of it"),
             ("paceline doctor --json", "for a program, without a host.toml"),
