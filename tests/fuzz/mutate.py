@@ -43,9 +43,9 @@ def mutate(data: bytes, others: Sequence[bytes], draw: random.Random) -> bytes:
             begin = draw.randrange(len(other) + 1)
             out[at : at + draw.choice((0, _length(draw)))] = other[begin : begin + _length(draw)]
         elif how == 7 and at + 4 <= len(out):  # a number, whichever way round
-            order = draw.choice(("little", "big"))
-            number = int.from_bytes(out[at : at + 4], order) + draw.choice((-1, 1, 1 << 16, 1 << 31))
-            out[at : at + 4] = (number % (1 << 32)).to_bytes(4, order)
+            step = -1 if draw.random() < 0.5 else 1
+            number = int.from_bytes(out[at : at + 4][::step], "big") + draw.choice((-1, 1, 1 << 16, 1 << 31))
+            out[at : at + 4] = (number % (1 << 32)).to_bytes(4, "big")[::step]
         else:
             del out[at:]
     return bytes(out[:LONGEST])

@@ -78,7 +78,7 @@ def test_a_board_that_sends_rubbish_without_end_fills_no_log_and_no_journal(benc
         for number in range(3000):
             evil.send_frames(b"\xc1%d" % number)
         for window in range(1, 201):  # joules of as many lives as it likes
-            evil.send(wire.Energy(evil.session, window, run, 0, *[1] * 5, 5, 1, 10, 10, "modelled", 0))
+            evil.send(wire.Energy(evil.session, window, run, 0, 1, 1, 1, 1, 1, 5, 1, 10, 10, "modelled", 0))
         evil.send(wire.Bye(evil.session, "enough"))
         bench.agent("good", endpoint, Declared(speed=4.0))
         assert host.ends() == 0, host.err
