@@ -29,7 +29,7 @@ class Sheet:
         name = name or (str(source) if isinstance(source, Path) else "settings")
         text = _text_of(source, name) if isinstance(source, Path) else source
         try:
-            table = tomllib.loads(text)
+            table = toml.parse(text)
         except tomllib.TOMLDecodeError as error:
             raise SettingsError([_syntax_fault(name, text, str(error))]) from None
         return cls(name, table, toml.lines_of(text))
@@ -39,7 +39,7 @@ class Sheet:
         path, equals, value = text.partition("=")
         name, dot, key = (part.strip() for part in path.partition("."))
         try:
-            parsed = tomllib.loads(f"value = {value.strip()}") if equals and dot and key else {}
+            parsed = toml.parse(f"value = {value.strip()}") if equals and dot and key else {}
         except tomllib.TOMLDecodeError:
             parsed = {}
         if list(parsed) != ["value"]:

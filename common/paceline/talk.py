@@ -32,8 +32,8 @@ class Talk:
         with suppress(OSError, ValueError):  # closed, or its reader is gone
             if self.as_json:
                 self._write(json_line(level, self.component, board or self.board, event, text))
-            else:
-                self._plain(text)
+            else:  # what a peer has a part in may colour, move or clear no screen
+                self._plain("\n".join(map(shown, text.splitlines())))
 
     def debug(self, text: str, *, board: str = "", event: str = "") -> None:
         """Say what only who looks for a fault wants to know."""
@@ -63,9 +63,14 @@ class Talk:
         sys.stderr.flush()
 
 
+def shown(line: str) -> str:
+    """Return a line without what colours, moves or clears a person's screen."""
+    return line if line.isprintable() else "".join(each if each.isprintable() else " " for each in line)
+
+
 def printable(text: str) -> str:
-    """Return a text that others made without what colours, moves or clears a person's screen."""
-    return "".join(character if character.isprintable() else " " for character in text).strip()
+    """Return a text that others made, as one line to show."""
+    return shown(text).strip()
 
 
 def json_line(level: str, component: str, board: str, event: str, text: str) -> str:

@@ -13,6 +13,28 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 Keys = tuple[str | int, ...]  # where a value stands: names of tables and keys, and places in arrays of tables
+DEPTH = 32  # of tables in tables; no file of ours needs six, and whoever walks through one does it by recursion
+LOOKED_AT = 1 << 22  # characters parsed to find lines: a few seconds; what stands behind has none
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return what tomllib makes of a text. Raises TOMLDecodeError for all that it does not take."""
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise tomllib.TOMLDecodeError(str(error)) from None
+    if not _is_flat(table):
+        raise tomllib.TOMLDecodeError(f"tables and arrays are nested more than {DEPTH} deep")
+    return table
+
+
+def _is_flat(value: object, depth: int = DEPTH) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth >= 0 and all(_is_flat(each, depth - 1) for each in inner)
 
 
 def write(table: object, comment: Callable[[Keys], str] | None = None) -> str:
@@ -80,7 +102,7 @@ def lines_of(text: str) -> dict[Keys, int]:
     found: dict[Keys, int] = {}
     counts: dict[Keys, int] = {}
     for number, statement in _statements(text.replace("\r\n", "\n").split("\n")):
-        parsed = tomllib.loads(statement)
+        parsed = parse(statement)
         if not statement.lstrip().startswith("["):
             for keys in _keys_in(parsed):
                 found.setdefault((*table, *keys), number)
@@ -97,13 +119,15 @@ def lines_of(text: str) -> dict[Keys, int]:
 
 def _statements(lines: list[str]) -> Iterator[tuple[int, str]]:
     """Yield each statement, and the number of its first line."""
-    begin = 0
+    begin, looked_at = 0, 0
     for end, line in enumerate(lines, start=1):
         if end > begin + 1 and not re.search(r"[]}\"']", line):
             continue  # can't be the last of a value of several lines
         statement = "\n".join(lines[begin:end])
+        if (looked_at := looked_at + len(statement)) > LOOKED_AT:
+            return
         with suppress(tomllib.TOMLDecodeError):
-            if tomllib.loads(statement):
+            if parse(statement):
                 yield begin + 1, statement
             begin = end
 

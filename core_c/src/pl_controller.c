@@ -483,6 +483,23 @@ static bool read_participant(pl_participant *p, pl_reader *r, uint32_t n_groups)
     return good && p->group < n_groups && p->minimum <= p->capacity;
 }
 
+/* Are the shares of a settled group what an allocation gave? Others would be kept within the dead-band. */
+static bool adds_up(const pl_controller *c, uint32_t group) {
+    uint64_t sum = 0;
+    bool anybody = false;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const pl_participant *p = &c->participants[i];
+        if (p->group == group && is_present(p)) {
+            if (p->share < p->minimum || p->share > p->capacity) {
+                return false;
+            }
+            sum += p->share;
+            anybody = true;
+        }
+    }
+    return !anybody || sum == c->groups[group].budget;
+}
+
 int pl_controller_load(pl_controller *c, const uint8_t in[], uint64_t size, uint32_t room,
                        pl_participant participants[], pl_seat seats[], pl_group groups[]) {
     pl_controller fresh = { .participants = participants, .groups = groups, .seats = seats, .room = room };
@@ -507,6 +524,9 @@ int pl_controller_load(pl_controller *c, const uint8_t in[], uint64_t size, uint
     }
     for (uint32_t i = 0; i < fresh.n; i++) {
         good = read_participant(&participants[i], &r, fresh.n_groups) && good;
+    }
+    for (uint32_t g = 0; g < fresh.n_groups && good; g++) {
+        good = !groups[g].settled || adds_up(&fresh, g);
     }
     if (!good) {
         return PL_ERR_STATE;

@@ -71,6 +71,7 @@ class Board:
     barred: bool = False
     departed: bool = False  # its process is known to be no more
     begun: bool = False
+    windows: set[int] = field(default_factory=set)  # of energy; each life of its agent opens one
     energies_owed: int = 0  # ROUND_CLOSED and END that were not answered with ENERGY yet
     held: list[tuple[Answer | RoundClosed, float]] = field(default_factory=list)  # what is still to be said, since when
     energy_per_sample_j: float | None = None

@@ -6,7 +6,6 @@ from __future__ import annotations
 import getpass
 import os
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -73,7 +72,7 @@ def load_host(path: Path) -> HostConfig:
 def is_host_file(path: Path) -> bool:
     """Tell a host.toml from an experiment file: it has no tables."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = toml.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return bool(content) and not any(isinstance(value, dict) for value in content.values())

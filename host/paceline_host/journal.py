@@ -163,7 +163,8 @@ class Journal:
         journal = cls(folder, _hold_spool(folder, create=False), fsync=fsync)
         try:
             journal._update(check_schema(journal._db, folder / JOURNAL))
-            (end,) = journal._db.execute("SELECT max(spool_offset + update_bytes) FROM contribution").fetchone()
+            with explained(folder / JOURNAL):
+                (end,) = journal._db.execute("SELECT max(spool_offset + update_bytes) FROM contribution").fetchone()
             journal._spool_end = end or 0
             have = os.fstat(journal._spool).st_size
             if have < journal._spool_end:
@@ -447,6 +448,8 @@ def explained(path: Path) -> Iterator[None]:
         else:
             raise
         raise StorageError(f"{path}: {why}") from error
+    except UnicodeDecodeError as error:  # of a name or a text in it, or in what SQLite says about it
+        raise StorageError(f"{path}: is not a journal of paceline, or is damaged ({error})") from error
     except OSError as error:
         raise StorageError(f"{path.parent}: cannot write the run's files: {error.strerror}") from error
 

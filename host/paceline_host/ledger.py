@@ -6,8 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +51,7 @@ class Ledger:
         self._db = connect(path, "ro")
         try:
             check_schema(self._db, path)
-            with explained(path):
+            with _sound(path), explained(path):
                 self._db.execute("BEGIN")
                 pairs = dict(self._db.execute("SELECT key, value FROM run"))
                 known = {f.name for f in fields(Run)}
@@ -82,7 +84,9 @@ class Ledger:
         """Return the slices of a round (None: of all), by round and index."""
         where, values = ("WHERE round = ?", [round_]) if round_ is not None else ("", [])
         query = f"SELECT round, slice, board, ranges, redealt_from FROM slice {where} ORDER BY round, slice"
-        return [Slice(r, s, board, _ranges(text), redealt) for r, s, board, text, redealt in self._read(query, values)]
+        rows = self._read(query, values)
+        with _sound(self.folder / JOURNAL):
+            return [Slice(r, s, board, _ranges(text), redealt) for r, s, board, text, redealt in rows]
 
     def contributions(self, round_: int | None = None, verdict: str | None = None) -> list[Contribution]:
         """Return contributions of a round (None: of all) with a verdict (None: any), by round, slice and attempt."""
@@ -96,7 +100,8 @@ class Ledger:
         """Return the events in the order in which they were written."""
         where, values = ("WHERE kind = ?", [kind]) if kind is not None else ("", [])
         query = f"SELECT at_s, kind, detail, round, board FROM event {where} ORDER BY id"
-        return [Event(at, what, json.loads(detail), *rest) for at, what, detail, *rest in self._read(query, values)]
+        with _sound(self.folder / JOURNAL):
+            return [Event(at, what, json.loads(detail), *rest) for at, what, detail, *rest in self._read(query, values)]
 
     def epochs(self) -> list[Epoch]:
         """Return what rounds of split learning were; of other regimes none."""
@@ -166,6 +171,10 @@ class Ledger:
 
     def verify(self) -> Proof:
         """Check the laws of the ledger over all closed rounds."""
+        with _sound(self.folder / JOURNAL):
+            return self._verify()
+
+    def _verify(self) -> Proof:
         faults: list[str] = []
         closed = [r for r in self.rounds() if r.closed_s is not None]
         samples, lapsed = 0, self.lapsed()
@@ -240,7 +249,7 @@ class Ledger:
             ) from None
 
     def _read(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        with explained(self.folder / JOURNAL):
+        with _sound(self.folder / JOURNAL), explained(self.folder / JOURNAL):
             return self._db.execute(query, values).fetchall()
 
     def _rows(self, table: str, kind: type[Row], *, order: str, **equal: object) -> list[Row]:
@@ -251,7 +260,18 @@ class Ledger:
         where = f"WHERE {' AND '.join(f'{key} = ?' for key in given)}" if given else ""
         query = f"SELECT {names} FROM {table} {where} ORDER BY {order}"
         rows = self._read(query, list(given.values()))
-        return [kind(**dict(zip(known, values, strict=True))) for values in rows]
+        with _sound(self.folder / JOURNAL):
+            return [kind(**dict(zip(known, values, strict=True))) for values in rows]
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    """Say what values mean that no paceline can have written: SQLite sees damage to pages, not to what they hold."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, sqlite3.Error) as error:
+        text = f"{path}: is damaged, a value in it makes no sense ({error}); restore it from a copy, or begin a new run"
+        raise DamagedError(text) from error
 
 
 def _ranges(text: str) -> tuple[tuple[int, int, int], ...]:

@@ -9,6 +9,8 @@ is. The presets and the reason of each option: docs/PROTOCOL.md. One thread, the
 from __future__ import annotations
 
 import os
+import resource
+import socket
 import struct
 import threading
 import time
@@ -34,6 +36,9 @@ Socket = zmq.Socket[bytes]
 NOTHING = memoryview(b"")  # the payload of most messages
 STRANGERS = 100  # unknown keys that are remembered
 GOODBYE_MS = 300
+DESCRIPTORS = 1 << 16
+FULL_S = 60.0  # between two words about it
+OWN_DESCRIPTORS = 96  # libraries, journal, checkpoints, trainers of an emulated fleet
 _REFUSALS = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
@@ -101,6 +106,7 @@ class HostLink:
         self._is_readable = False
         peers = _peers_by_key(boards, operators or {})
         _keep_buffers()
+        self._most = _room_for_connections()
         self._context = zmq.Context()
         self._context.linger = 0
         self._zap = _Zap(self._context, peers, say, lives_on=operators is not None)
@@ -114,12 +120,15 @@ class HostLink:
                 zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
                 | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
                 | zmq.EVENT_ACCEPT_FAILED
+                | zmq.EVENT_ACCEPTED
                 | zmq.EVENT_DISCONNECTED
             )
             life.callback(self._watch.close, linger=0)
             life.callback(self._socket.disable_monitor)
             self._last_complaint_s = -60.0
             self._left = 0  # connections that have ended
+            self._connections: set[int] = set()  # their descriptors, those of strangers with them
+            self._last_full_s = -FULL_S
             try:
                 self._socket.bind(endpoint)
             except zmq.ZMQError as error:
@@ -240,9 +249,14 @@ class HostLink:
     def _complain(self) -> None:
         with suppress(zmq.Again):
             while True:
-                event = _event(self._watch.recv_multipart(zmq.DONTWAIT))
+                event, value = struct.unpack_from("=Hi", self._watch.recv_multipart(zmq.DONTWAIT)[0])
+                if event == zmq.EVENT_ACCEPTED:
+                    self._connections.add(value)
+                    self._keep_room(value)
+                    continue
                 if event == zmq.EVENT_DISCONNECTED:
                     self._left += 1
+                    self._connections.discard(value)
                     continue
                 if time.monotonic() - self._last_complaint_s < 5.0:
                     continue
@@ -254,6 +268,28 @@ class HostLink:
                         "a connection failed the CURVE handshake: that peer pins another host key or is no agent, "
                         "or one of the two machines stood still"
                     )
+
+    def _keep_room(self, descriptor: int) -> None:
+        """Cut off a connection that is one too many: a flood of strangers takes descriptors that the run's own files
+        need. Theirs end by `handshake_ivl`; who is connected notices nothing, who wants to connect tries again.
+
+        By the descriptor that libzmq has told; to unbind would end the connections of all. Where it is closed already,
+        and used anew, that is an error here or a board that connects again.
+        """
+        if len(self._connections) <= self._most:
+            return
+        with suppress(OSError):
+            stranger = socket.socket(fileno=descriptor)
+            try:
+                stranger.shutdown(socket.SHUT_RDWR)
+            finally:
+                stranger.detach()  # its end is libzmq's to see to
+        if time.monotonic() - self._last_full_s >= FULL_S:
+            self._last_full_s = time.monotonic()
+            self._say(
+                f"{self._most} connections, no more are let in: the other descriptors are for the run's own files; "
+                "is somebody knocking without end? see LimitNOFILE / ulimit -n"
+            )
 
     def _self_test(self, keys: KeyPair) -> None:
         """Prove that a key nobody knows is refused; without ZAP a CURVE server accepts any."""
@@ -404,6 +440,17 @@ def _keep_buffers() -> None:
     each buffer is mapped anew and paid for page by page. A fifth of a transfer's time; other C libraries do not care.
     """
     bytes(KEEP_BYTES)
+
+
+def _room_for_connections() -> int:
+    """Let this process have as many descriptors as the system allows; return how many of them connections may take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    limit = DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    return max(limit // 4, limit - max(OWN_DESCRIPTORS, limit // 8))
 
 
 def _event(frames: list[bytes]) -> int:

@@ -20,6 +20,7 @@ from paceline_host.boards import Board, GroupWait
 
 REFUSALS = 3  # so many failures or refused updates in a row, and a board gets no more work in this run
 FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progress renews the lease
+WINDOWS = 64  # of a board's energy in a run: it opens one in each life, and each is a row a round in the journal
 HOLD_S = 0.02  # news that no board acts on waits so long for a message to go along with: each wakes a board's programs
 
 
@@ -295,6 +296,10 @@ class Muster:
             return
         if message.round > self.round:
             raise RemoteProtocolError(f"joules of round {message.round}, the present one is {self.round}")
+        windows = self.boards[index].windows
+        if message.window not in windows and len(windows) >= WINDOWS:
+            raise RemoteProtocolError(f"joules of more than {WINDOWS} windows in one run")
+        windows.add(message.window)
         self.boards[index].energies_owed = max(0, self.boards[index].energies_owed - 1)
         self._out.append(s.StoreEnergy(index, message))
         if self.phase == "ending":

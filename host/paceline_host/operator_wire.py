@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import typing
 from collections.abc import Callable
@@ -225,7 +226,7 @@ def decode(header: bytes | memoryview, payload: bytes | memoryview, allowed: tup
         raise RemoteProtocolError(f"frames of {len(header)} and {len(payload)} bytes")
     try:
         content = msgpack.unpackb(header, raw=False, strict_map_key=True)
-        document = json.loads(bytes(payload), parse_constant=_no_constant) if len(payload) else {}
+        document = json.loads(bytes(payload), parse_constant=_finite, parse_float=_finite) if len(payload) else {}
     except Exception as error:  # both raise many kinds (RecursionError, too); each means the same here
         raise RemoteProtocolError(f"not msgpack and JSON: {type(error).__name__}") from None
     if type(content) is not dict or type(document) is not dict:
@@ -243,5 +244,9 @@ def decode(header: bytes | memoryview, payload: bytes | memoryview, allowed: tup
     return cls(**content, document=document)
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+def _finite(text: str) -> float:
+    """Return a number that can be said again: NaN is no JSON, and 1e999 would come out as infinity, which is none."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.20} is no JSON")
+    return number

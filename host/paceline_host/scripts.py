@@ -8,7 +8,7 @@ from the reports it is given, which is as if that round had been the script's fi
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,4 +122,4 @@ def _report(rank: int, row: object) -> Report | None:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
+    return type(value) in (int, float) and 0 <= value <= sys.float_info.max  # type: ignore[operator]

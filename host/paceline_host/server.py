@@ -29,6 +29,7 @@ from paceline_host.muster import Muster
 from paceline_host.peers import Peers
 from paceline_host.planner import Planner
 from paceline_host.psl.steps import CommitStep, ComputeStep, SplitSide, TensorOut, WriteTensor
+from paceline_host.rationed import Rationed
 from paceline_host.store import Job, Store, StoreFailed
 from paceline_host.uploads import Uploads
 
@@ -54,6 +55,7 @@ class Presence:
     here: bool
     since_s: float
     why: str = ""
+    version: str = ""  # of its agent
 
 
 _ROWS = (m.StoreSlices, m.StoreResult, m.StoreEnergy, m.FinishRound)  # most of what is for the store
@@ -131,6 +133,7 @@ class Server:
         self._stop_reason = ""
         self._closing = False
         self._broken: BaseException | None = None
+        self._rationed = Rationed()
         self._told_dropped: Counter[str] = Counter()  # messages that were dropped, as of the last run
         self._departed: dict[str, str] = {}  # boards whose process has ended, and how
         self._looked_s = 0.0
@@ -310,11 +313,10 @@ class Server:
         board = arrival.board
         heard = self._peers.hear(board, arrival.header, time.monotonic(), arrival.route)
         run = self._run
-        if heard.warning:
-            self._talk.warning(heard.warning, board=board, event="protocol")
+        if heard.warning and (text := self._rationed.about(board, heard.warning, time.monotonic())):
+            self._talk.warning(text, board=board, event="protocol")
             if run is not None:
-                note = m.Note("warning", heard.warning, run.index.get(board), loud=False)
-                run.jobs.append(Job(note, run.now_s))
+                run.jobs.append(Job(m.Note("warning", text, run.index.get(board), loud=False), run.now_s))
         if heard.closed and not heard.opened:  # else the machine itself sees the new session replace the old one
             self._gone(board, heard.closed)
         if heard.current:
@@ -322,7 +324,7 @@ class Server:
         if heard.answer is not None:
             self._link.send_to(arrival.route, heard.answer)
         if heard.opened:
-            self.presence[board] = Presence(True, time.monotonic())
+            self.presence[board] = Presence(True, time.monotonic(), version=self._peers.hello(board).agent_version)
             self._connected(board)
         if heard.message is not None and run is not None and board in run.index:
             self._step(m.Said(run.index[board], heard.message, len(arrival.payload)), arrival)
@@ -352,9 +354,9 @@ class Server:
         except RemoteProtocolError as error:
             self._peers.dropped["against-the-run"] += 1
             board = arrival.board if arrival else ""
-            self._talk.warning(
-                f"{board or 'a board'} broke the protocol, message dropped: {error}", board=board, event="protocol"
-            )
+            text = f"{board or 'a board'} broke the protocol, message dropped: {error}"
+            if text := self._rationed.about(board, text, time.monotonic()):
+                self._talk.warning(text, board=board, event="protocol")
             return
         for action in actions:
             self._do(run, action, arrival)

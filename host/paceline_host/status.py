@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline.session import State
+from paceline.talk import shown
 from paceline_host import machine as m
 from paceline_host.boards import GroupWait
 from paceline_host.muster import Muster
@@ -73,7 +74,7 @@ def board_rows(
             row = _row(name, "connected", "takes part from the next experiment on", seen.since_s, now_s)
         else:
             row = _busy_row(machine, in_run[name], now_s)
-        rows.append(row)
+        rows.append({**row, "version": seen.version} if seen is not None and seen.version else row)
     return rows
 
 
@@ -168,7 +169,7 @@ def _ago(since_s: float, now_s: float) -> float:
 
 def render(status: Row, clock_s: float) -> str:
     """Return a status document as text. `clock_s`: seconds since midnight, now, where it is read."""
-    return "\n".join(_lines(status, clock_s))
+    return "\n".join(map(shown, _lines(status, clock_s)))
 
 
 def _lines(status: Row, clock_s: float) -> Iterator[str]:

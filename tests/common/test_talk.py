@@ -19,6 +19,11 @@ def test_people_get_the_programs_name_before_each_line(capsys: pytest.CaptureFix
     assert capsys.readouterr() == ("", "paceline: one\npaceline: two\n")
 
 
+def test_what_a_peer_has_put_into_a_line_moves_no_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    Talk("paceline")("  pi4: \x1b[2J\x1b[1;31mall is well\x07\x9b3J \u202e\u00e9 \u2588")
+    assert capsys.readouterr().err == "paceline:   pi4:  [2J [1;31mall is well  3J  \u00e9 \u2588\n"
+
+
 def test_programs_get_one_object_a_line_with_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     talk = Talk("paceline-agent", as_json=True)
     talk("started")

@@ -92,7 +92,9 @@ class RawPeer:
         self.send(wire.Taken(self.session, assign.lease))
         return assign, have
 
-    def upload(self, assign: wire.Assign, update: bytes, **changed: object) -> None:
+    def upload(
+        self, assign: wire.Assign, update: bytes, *, compute_uj: int = 300_000, **changed: object
+    ) -> None:  # fmt: skip
         """Claim to have done an assignment with this update; `changed` fields of the result are lies."""
         samples = sum(end - begin for _, begin, end in assign.ranges)
         result = {
@@ -103,8 +105,8 @@ class RawPeer:
         }  # fmt: skip
         self.send(wire.Result(**result))  # type: ignore[arg-type]
         self.send(wire.Chunk(self.session, assign.lease, 0), update)
-        self.commit(assign.lease)
+        self.commit(assign.lease, compute_uj)
 
-    def commit(self, lease: int) -> None:
+    def commit(self, lease: int, compute_uj: int = 300_000) -> None:
         """Claim that the whole update of a lease is there."""
-        self.send(wire.Commit(self.session, lease, 300_000, 0, "modelled", 0))
+        self.send(wire.Commit(self.session, lease, compute_uj, 0, "modelled", 0))

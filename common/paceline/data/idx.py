@@ -16,6 +16,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from paceline.errors import DataError
 
@@ -24,6 +25,7 @@ UNSIGNED_BYTE, SHORT, FLOAT = 0x08, 0x0B, 0x0D
 DTYPES = {UNSIGNED_BYTE: "u1", SHORT: ">i2", FLOAT: ">f4"}  # numpy's names; the last character is the size in bytes
 _PLURALS = {UNSIGNED_BYTE: "unsigned bytes", SHORT: "shorts", FLOAT: "floats"}
 MAX_ITEMS = 1 << 31  # a header that claims more is damage, not a data set for a board
+PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,21 @@ def idx_head(shape: tuple[int, ...], item_type: int = UNSIGNED_BYTE) -> bytes:
     return struct.pack(f">4B{len(shape)}I", 0, 0, item_type, len(shape), *shape)
 
 
+def _unpacked(file: IO[bytes]) -> bytearray:
+    """Return what a gzip file holds, up to MAX_ITEMS; piece by piece, for one read of so many takes that memory."""
+    content = bytearray()
+    with gzip.GzipFile(fileobj=file) as packed:
+        while len(content) < MAX_ITEMS and (piece := packed.read(PIECE_BYTES)):
+            content += piece
+    return content
+
+
 def _content(path: Path) -> memoryview:
     try:
         with path.open("rb") as file:
             if file.read(2) == GZIP_MAGIC:
                 file.seek(0)
-                with gzip.GzipFile(fileobj=file) as packed:
-                    return memoryview(packed.read(MAX_ITEMS))
+                return memoryview(_unpacked(file)).toreadonly()
             file.seek(0, 2)
             if file.tell() == 0:
                 raise DataError(f"{path} is empty; fetch or copy it again")

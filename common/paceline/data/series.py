@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,6 +36,8 @@ LEFT_OUT = (
 )  # what exports add; the same in all rows
 COLDEST_K, WARMEST_K = 150.0, 350.0
 LEAST_ROWS = 1000
+LARGEST = 3e38  # what a float of 32 bits holds
+YEARS = range(1800, 2300)
 FOREIGN = {b"\x89HDF": "NetCDF", b"CDF\x01": "NetCDF", b"CDF\x02": "NetCDF", b"GRIB": "GRIB", b"PK\x03\x04": "a zip"}
 
 
@@ -80,18 +81,20 @@ def from_file(path: Path, out: Path) -> None:
 def read_csv(lines: Iterable[str], where: str) -> Iterator[Row]:
     """Yield the rows of a CSV text with a header. Raises DataError with the line of the first fault."""
     table = csv.reader(lines)
-    heads = [head.strip().lower() for head in next(table, [])]
+    heads = [head.strip().lower() for head in next(_rows(table, where), [])]
     time = _column(heads, TIMES, where)
     target = _column(heads, TARGETS, where)
     others = [i for i, head in enumerate(heads) if i not in (time, target) and head not in LEFT_OUT]
     before = None
-    for number, cells in enumerate(table, 2):
+    for number, cells in enumerate(_rows(table, where), 2):
         try:
             row = Row(_hour(cells[time]), tuple(float(cells[i]) for i in (target, *others)))
         except (ValueError, IndexError) as error:
             raise DataError(f"{where}, line {number}: {error}") from None
-        if not all(map(math.isfinite, row.values)):
-            raise DataError(f"{where}, line {number}: a value is missing or not finite; leave such hours out")
+        if not all(abs(value) < LARGEST for value in row.values):
+            raise DataError(
+                f"{where}, line {number}: a value is missing or not finite in 32 bits; leave such hours out"
+            )
         if not COLDEST_K < row.values[0] < WARMEST_K:
             raise DataError(f"{where}, line {number}: {heads[target]} is {row.values[0]:g}; expected kelvin")
         if before is not None and row.hour <= before:
@@ -100,6 +103,13 @@ def read_csv(lines: Iterable[str], where: str) -> Iterator[Row]:
             )
         before = row.hour
         yield row
+
+
+def _rows(table: Iterator[list[str]], where: str) -> Iterator[list[str]]:
+    try:
+        yield from table
+    except csv.Error as error:  # a cell of more than 128 KiB, or a byte that no text has
+        raise DataError(f"{where}: is no CSV ({error})") from None
 
 
 def _column(heads: Sequence[str], names: Sequence[str], where: str) -> int:
@@ -111,6 +121,8 @@ def _column(heads: Sequence[str], names: Sequence[str], where: str) -> int:
 
 def _hour(text: str) -> int:
     at = datetime.fromisoformat(text.strip())
+    if at.year not in YEARS:
+        raise ValueError(f"{text!r} is not within the years {YEARS.start} to {YEARS.stop - 1}")
     seconds = at.replace(tzinfo=at.tzinfo or UTC).timestamp()
     if seconds % 3600:
         raise ValueError(f"{text!r} is no full hour; expected an hour a row")

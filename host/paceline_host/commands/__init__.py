@@ -12,6 +12,7 @@ from paceline_host.commands import (
     boards,
     config,
     data,
+    doctor,
     experiments,
     host,
     keys,
@@ -34,7 +35,7 @@ def program() -> Program:
     )
     for add in (
         run.add, run.add_resume, verify.add, report.add_runs, report.add_report, look.add, host.add, operate.add,
-        data.add, experiments.add, simulate.add, bench.add, keys.add, boards.add, config.add, add_completion,
+        data.add, doctor.add, experiments.add, simulate.add, bench.add, keys.add, boards.add, config.add, add_completion,
     ):  # fmt: skip
         add(made)
     return made

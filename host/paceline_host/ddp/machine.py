@@ -41,6 +41,7 @@ from paceline_host.boards import Lease, part_of
 from paceline_host.ddp import paces
 from paceline_host.ddp.plan import RoundPlan
 from paceline_host.ddp.steps import (
+    Broken,
     CloseSteps,
     Here,
     KeepState,
@@ -48,6 +49,7 @@ from paceline_host.ddp.steps import (
     RankPart,
     StateKept,
     StateRefused,
+    Store,
     Tell,
     Told,
 )
@@ -403,7 +405,7 @@ class RankMachine(Muster):
         }  # fmt: skip
         self._tell(index, "schedule", json.dumps(told).encode())
 
-    def _is_open(self, index: int, address: str, port: int, now_s: float) -> None:
+    def _is_open(self, index: int, store: Store, now_s: float) -> None:
         self.stage = STEPS
         if self._broke_s is not None:
             text = f"round {self.round}, step {self._plan_of().first}: again a group, of {len(self._order)} ranks"
@@ -411,7 +413,7 @@ class RankMachine(Muster):
             self._broke_s = None
         self._work[index].due_s = float("inf")
         for other in self._order[1:]:
-            self._schedule(other, address, port)
+            self._schedule(other, store.address, store.port)
         self._group_due_s = now_s + 3 * self.facts.patience_s
 
     @property
@@ -463,13 +465,13 @@ class RankMachine(Muster):
             self._schedule(index, "", 0)
         self._group_due_s = now_s + 3 * self.facts.patience_s
 
-    def _is_broken(self, index: int, kind: str, reason: str, blamed: Sequence[int], now_s: float) -> None:
-        name = self.boards[index].name
+    def _is_broken(self, index: int, broken: Broken, now_s: float) -> None:
+        name, reason = self.boards[index].name, broken.reason
         self._last_refusal = f"{name}: {reason}"
         self._voids += 1
         self._out.append(s.Note("broken", f"round {self.round}: {name}: {reason}", index))
-        guilty = {self._order[rank] for rank in blamed if 0 <= rank < len(self._order)} & set(self._work)
-        if kind in ("unreachable", "different", "store", "interface") and len(guilty) < len(self._work):
+        guilty = {self._order[rank] for rank in broken.blamed if 0 <= rank < len(self._order)} & set(self._work)
+        if broken.kind in ("unreachable", "different", "store", "interface") and len(guilty) < len(self._work):
             for board in guilty:
                 self._fail(board, reason, now_s, call=False)
         if self.stage in (STEPS, STORE):
@@ -800,15 +802,13 @@ class RankMachine(Muster):
             self._is_done(index, event.data, now_s)
             return
         try:
-            found = json.loads(event.data)
             if what == "here" and self.stage == HERE and member.here is None:
-                self._is_here(index, Here.read(found), now_s)
+                self._is_here(index, Here.read(event.data), now_s)
             elif what == "store" and self.stage == STORE and index == self._order[0]:
-                self._is_open(index, str(found["address"]), int(found["port"]), now_s)
+                self._is_open(index, Store.read(event.data), now_s)
             elif what == "broken" and self.stage in (STEPS, STORE):
-                blamed = [int(rank) for rank in found["blamed"]]
-                self._is_broken(index, str(found["kind"]), str(found["reason"]), blamed, now_s)
-        except (ValueError, KeyError, TypeError, CoreError) as error:
+                self._is_broken(index, Broken.read(event.data), now_s)
+        except (ValueError, CoreError) as error:
             self._fail(index, f"its {what} is none: {error}", now_s)
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.wire import Commit, Result, Tensor
+from paceline.wire import MAX_INT, TEXT_BYTES, Commit, Result, Tensor, clip
 from paceline_host.regimes import Slice
 
 
@@ -95,6 +96,9 @@ class CloseSteps:
     voided: int
 
 
+# What ranks say: JSON of a peer, so each value is checked -------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Here:
     """Where a rank is."""
@@ -106,7 +110,65 @@ class Here:
     address: str
 
     @classmethod
-    def read(cls, found: Mapping[str, Any]) -> Here:
-        """Raises KeyError, TypeError, ValueError for anything else."""
-        return cls(int(found["steps"]), bool(found["state"]), str(found["torch"]), str(found["dtype"]),
-                   str(found["address"]))  # fmt: skip
+    def read(cls, data: bytes) -> Here:
+        """Raises ValueError for anything else."""
+        found = _words(data)
+        texts = (_text(found, name) for name in ("torch", "dtype", "address"))
+        return cls(_count(found, "steps", MAX_INT), found.get("state") is True, *texts)
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the first rank has opened the group's store."""
+
+    address: str
+    port: int
+
+    @classmethod
+    def read(cls, data: bytes) -> Store:
+        """Raises ValueError for anything else."""
+        found = _words(data)
+        return cls(_text(found, "address"), _count(found, "port", 65_535))
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Why a rank has left its group. `blamed`: whose fault it is, where that is known."""
+
+    kind: str
+    reason: str
+    blamed: tuple[int, ...]
+
+    @classmethod
+    def read(cls, data: bytes) -> Broken:
+        """Raises ValueError for anything else."""
+        found = _words(data)
+        blamed = found.get("blamed")
+        if not isinstance(blamed, list) or any(type(rank) is not int for rank in blamed):
+            raise ValueError(f"blamed is {blamed!r:.40}")
+        return cls(_text(found, "kind"), _text(found, "reason"), tuple(blamed))
+
+
+def _words(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except RecursionError:
+        raise ValueError("too deep") from None
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return found
+
+
+def _count(found: Mapping[str, Any], name: str, most: int) -> int:
+    value = found.get(name)
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name} is {value!r:.40}")
+    return value
+
+
+def _text(found: Mapping[str, Any], name: str) -> str:
+    """Return a text, cut to what travels on to others."""
+    value = found.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r:.40}")
+    return clip(value, TEXT_BYTES)
