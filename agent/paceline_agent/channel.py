@@ -85,7 +85,8 @@ class Cancel(Message):
 
 @dataclass(frozen=True)
 class Input(Message):
-    """A tensor of a step of split learning lies in the model's file, at `offset`."""
+    """A tensor of a step of split learning lies in the model's file, at `offset`; by its `crc32` a trainer that is late
+    finds that a newer one lies there."""
 
     kind = "input"
     lease: Count
@@ -94,6 +95,7 @@ class Input(Message):
     what: Text
     offset: Count
     size: Count
+    crc32: Count
 
 
 @dataclass(frozen=True)
