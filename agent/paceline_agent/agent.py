@@ -159,6 +159,8 @@ class Agent:
                         message.late_us, message.update_bytes, message.update_sha256,
                     )
                 )  # fmt: skip
+            elif isinstance(message, channel.Failed) and message.reason == channel.BROKEN:
+                self._lose_trainer(f"{message.reason}: {message.detail}")  # buried, it does not die a second time
             elif isinstance(message, channel.Failed):
                 self._talk.warning(f"trainer: {message.reason}: {message.detail}")
                 self._joules.activity(_now_us(), False)
