@@ -258,6 +258,8 @@ class Muster:
             self._out.append(
                 s.Note("barred", f"{board.name}: {REFUSALS} failures in a row, no more work in this run", index)
             )
+            if self._alone_s is not None:
+                self._alone(self._now_s)  # perhaps it was the last that could have come back
 
     def _alone(self, now_s: float) -> None:
         if all(board.hopeless for board in self.boards):
