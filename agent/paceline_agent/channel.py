@@ -184,7 +184,7 @@ class Done(Message):
 
 @dataclass(frozen=True)
 class Failed(Message):
-    """The work under `lease` (None: loading) ended without a result; the trainer lives on, unless `reason` is BROKEN."""
+    """The work under `lease` (None: loading) ended without a result; the trainer lives on, unless it says BROKEN."""
 
     kind = "failed"
     reason: Text

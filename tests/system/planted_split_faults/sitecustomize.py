@@ -53,7 +53,8 @@ def _plant(worker: Any) -> None:
         if epoch >= len(FAULTS) or self._clients[0] != epoch % 3 * CLIENTS_A_BOARD:
             return
         mark = folder / FAULTS[epoch]
-        if mark.name.removeprefix("still-").removeprefix("broken-") != phase or mark.exists() or (steps != STEP and phase != "account"):
+        planned = mark.name.removeprefix("still-").removeprefix("broken-")
+        if planned != phase or mark.exists() or (steps != STEP and phase != "account"):
             return
         mark.touch()
         if mark.name.startswith("broken-"):
