@@ -15,6 +15,7 @@ import secrets
 import sys
 import time
 import uuid
+import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -53,6 +54,7 @@ class Agent:
         self._outbox: deque[tuple[bytes, memoryview | bytes]] = deque()
         self._payload: memoryview | bytes = b""
         self._base_hash = hashlib.sha256()
+        self._tensor_crc = 0  # of the tensor that is coming in, as far as it is here
         self._stopping = ""
         self._status: int | None = None
         self._load: wire.Load | None = None
@@ -157,6 +159,8 @@ class Agent:
                         message.late_us, message.update_bytes, message.update_sha256,
                     )
                 )  # fmt: skip
+            elif isinstance(message, channel.Failed) and message.reason == channel.BROKEN:
+                self._lose_trainer(f"{message.reason}: {message.detail}")  # buried, it does not die a second time
             elif isinstance(message, channel.Failed):
                 self._talk.warning(f"trainer: {message.reason}: {message.detail}")
                 self._joules.activity(_now_us(), False)
@@ -276,13 +280,21 @@ class Agent:
             self._step(m.BaseReady(action.lease, self._base_hash.hexdigest() == action.sha256))
 
     def _store_tensor(self, action: m.StoreTensor) -> None:
-        """A schedule lies at the inbox's beginning, any other tensor at its end: there is room for both at once."""
+        """A schedule lies at the inbox's beginning, any other tensor at its end: there is room for both at once.
+
+        It may lie over one that the trainer has not read yet and need not read any more, as the checksum tells it.
+        """
         if self._trainer.model is None:
             return
         begin = 0 if action.what == "schedule" else len(self._trainer.model) - action.size
         self._trainer.model[begin + action.offset : begin + action.offset + len(self._payload)] = self._payload
+        self._tensor_crc = zlib.crc32(self._payload, self._tensor_crc if action.offset else 0)
         if action.whole:
-            self._trainer.send(channel.Input(action.lease, action.step, action.redraw, action.what, begin, action.size))
+            self._trainer.send(
+                channel.Input(
+                    action.lease, action.step, action.redraw, action.what, begin, action.size, self._tensor_crc
+                )
+            )  # fmt: skip
 
     def _start_work(self, action: m.StartWork) -> None:
         seed = self._load.seed if self._load else 0

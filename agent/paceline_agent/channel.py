@@ -24,6 +24,7 @@ from paceline_agent.pace import Pace
 
 MESSAGE_BYTES = 60 * 1024  # below the default send buffer of a Unix socket, so a message is sent whole or not at all
 MAX_RANGES = 64
+BROKEN = "protocol"  # reason of the FAILED that is a trainer's last word: its agent has broken the protocol
 DETAIL_BYTES = 480  # a detail travels on in a message of the link, whose texts hold 512 bytes
 
 Count = Annotated[int, Bounds(ge=0, lt=1 << 63)]
@@ -85,7 +86,8 @@ class Cancel(Message):
 
 @dataclass(frozen=True)
 class Input(Message):
-    """A tensor of a step of split learning lies in the model's file, at `offset`."""
+    """A tensor of a step of split learning lies in the model's file, at `offset`; by its `crc32` a trainer that is late
+    finds that a newer one lies there."""
 
     kind = "input"
     lease: Count
@@ -94,6 +96,7 @@ class Input(Message):
     what: Text
     offset: Count
     size: Count
+    crc32: Count
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class Done(Message):
 
 @dataclass(frozen=True)
 class Failed(Message):
-    """The work under `lease` (None: loading) ended without a result; the trainer lives on."""
+    """The work under `lease` (None: loading) ended without a result; the trainer lives on, unless it says BROKEN."""
 
     kind = "failed"
     reason: Text

@@ -77,7 +77,7 @@ def serve(agent: socket.socket) -> int:
         return 0
     except RemoteProtocolError as error:
         with suppress(Ended):
-            trainer.say(Failed("protocol", channel.shortened(str(error))))
+            trainer.say(Failed(channel.BROKEN, channel.shortened(str(error))))
         return 1
 
 

@@ -118,6 +118,7 @@ __all__ = [
 GREETING_S = 10.0  # patience before the host has told its own
 TAKEN_S = 0.1  # work that is over by then needs no TAKEN: its RESULT says as much
 JOULES_S = 0.02  # a small update waits so long for its joules, so that both go as one DELIVERY
+WORKED = ("update", "done")  # tensors by which a trainer gives what it has computed of samples
 TRAINER_LIVES = 3  # a trainer that dies so many times in a row, no work done in between, is not started again
 
 
@@ -433,6 +434,8 @@ class AgentMachine:
                 now_s,
                 (begin, end),
             )
+        if event.what in WORKED:
+            self._trainer_lives = TRAINER_LIVES
         self._renew(now_s + self._assign.lease_s)
         self._out.append(Mark("wait"))
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline.session import Session
@@ -107,3 +108,14 @@ class GroupWait:
     names: tuple[str, ...]
     since_s: float
     until_s: float  # when the last of the others is given up, unless a rank makes progress before
+
+
+@dataclass(frozen=True)
+class StepWait:
+    """Of a step that boards do together: since when each owes something, till its lease ends, or has given it.
+
+    None owes: the host has all, and works on it.
+    """
+
+    owed: Mapping[int, float]
+    given: Mapping[int, float]

@@ -191,6 +191,8 @@ def words(facts: Facts, board: str | None = None) -> list[str]:
     entries = [entry for entry in facts["boards"] if board is None or entry["board"] == board]
     if not entries:
         known = ", ".join(entry["board"] for entry in facts["boards"])
+        if board in facts.get("holding_none", ()):
+            raise RunError(f"board {board!r} held no samples in epoch {facts['round']}; there were: {known}")
         raise RunError(f"round {facts['round']} had no board {board!r}; there were: {known}")
     if facts.get("kind") == "async":
         return mixing.words(facts, entries)

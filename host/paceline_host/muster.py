@@ -16,7 +16,7 @@ from paceline.session import Session
 from paceline.transfer import Rate
 from paceline.wire import Answer, Begin, End, Energy, Load, Message, Ready, Reject, RoundClosed, clip
 from paceline_host import steps as s
-from paceline_host.boards import Board, GroupWait
+from paceline_host.boards import Board, GroupWait, StepWait
 
 REFUSALS = 3  # so many failures or refused updates in a row, and a board gets no more work in this run
 FIRST_LEASE = 4.0  # patiences, while nothing is known of a board's speed; progress renews the lease
@@ -78,6 +78,10 @@ class Muster:
     def waiting_groups(self) -> Sequence[GroupWait]:
         """Return groups of boards that are done with the round, and whom they wait for: none, where there are none."""
         return ()
+
+    def step_wait(self) -> StepWait | None:
+        """Return what the open step waits for; None: boards do not step together, each wait is that for a lease."""
+        return None
 
     def _wakes(self) -> list[float]:
         """Return its own deadlines."""
@@ -259,6 +263,8 @@ class Muster:
             self._out.append(
                 s.Note("barred", f"{board.name}: {REFUSALS} failures in a row, no more work in this run", index)
             )
+            if self._alone_s is not None:
+                self._alone(self._now_s)  # perhaps it was the last that could have come back
 
     def _alone(self, now_s: float) -> None:
         if all(board.hopeless for board in self.boards):

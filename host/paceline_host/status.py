@@ -13,13 +13,15 @@ from typing import Any
 from paceline.session import State
 from paceline.talk import shown
 from paceline_host import machine as m
-from paceline_host.boards import GroupWait
+from paceline_host.boards import GroupWait, StepWait
 from paceline_host.muster import Muster
 from paceline_host.server import Presence
 
 Row = dict[str, Any]
 
 NO_LIMIT = "none: the host's own disk"
+OWN_WORK = "none: the host's own work"
+_HOSTS_PART = "the host's part of the step"
 _AT_WORK = {
     State.ASSIGNED: "takes the model",
     State.UPLOADING: "sends its update",
@@ -44,6 +46,9 @@ def run_waits(machine: Muster, phase_since_s: float, now_s: float) -> list[Row]:
         ]
     at_work = [board for board in machine.boards if board.lease is not None]
     if machine.phase == "working" and at_work:
+        step = machine.step_wait()
+        if step is not None:
+            return _step_waits(machine, step, now_s)
         groups = machine.waiting_groups()
         done = {machine.boards[index].name for group in groups for index in group.boards}
         busy = [_lease_wait("the run", board, now_s) for board in at_work if board.name not in done]
@@ -91,9 +96,14 @@ def _busy_row(machine: Muster, board: m.Board, now_s: float) -> Row:
             doing = f"waits for {wait['for']}"
             return {**_row(board.name, "connected", doing, group.since_s, now_s), **_limits(wait)}
     if lease is not None:
+        step, index = machine.step_wait(), machine.boards.index(board)
+        if step is not None and index in step.given:
+            since_s = step.given[index]
+            wait = _given_wait(machine, board.name, step, since_s, now_s)
+            return {**_row(board.name, "connected", f"waits for {wait['for']}", since_s, now_s), **_limits(wait)}
+        since_s = lease.granted_s if step is None else step.owed[index]
         wait = _lease_wait(board.name, board, now_s)
-        doing = _doing(board)
-        return {**_row(board.name, "connected", doing, lease.granted_s, now_s), **_limits(wait)}
+        return {**_row(board.name, "connected", _doing(board), since_s, now_s), **_limits(wait)}
     if board.ready is None:
         starting = machine.phase == "starting"
         until_s, limit = (machine.wake_s(), "start deadline") if starting else (session.silent_at_s, "patience")
@@ -111,6 +121,8 @@ def _idle_wait(machine: Muster, board: m.Board, now_s: float) -> Row:
         return _wait(board.name, _names(late), since_s, machine.wake_s(), "start deadline", now_s)
     others = [(other.name, other.lease.end_s) for other in machine.boards if other.lease is not None]
     if others and machine.phase == "working":
+        if (step := machine.step_wait()) is not None:
+            return _given_wait(machine, board.name, step, since_s, now_s)
         names, ends = zip(*others, strict=True)
         return _wait(board.name, _names(names), since_s, max(ends), "lease", now_s)
     if machine.phase == "ending":
@@ -122,11 +134,29 @@ def _group_wait(who: str, group: GroupWait, now_s: float) -> Row:
     return _wait(who, _names(group.names), group.since_s, group.until_s, "patience", now_s)
 
 
-def _lease_wait(who: str, board: m.Board, now_s: float) -> Row:
+def _step_waits(machine: Muster, step: StepWait, now_s: float) -> list[Row]:
+    """Return whom the run waits for where boards step together."""
+    if not step.owed:
+        return [_given_wait(machine, "the run", step, max(step.given.values()), now_s)]
+    return [_lease_wait("the run", machine.boards[i], now_s, since_s) for i, since_s in step.owed.items()]
+
+
+def _given_wait(machine: Muster, who: str, step: StepWait, since_s: float, now_s: float) -> Row:
+    """Return whom one waits for who has all that others may give, or has given it."""
+    leases = [board.lease for i, board in enumerate(machine.boards) if i in step.owed]
+    ends = [lease.end_s for lease in leases if lease is not None]
+    if not ends:
+        return _wait(who, _HOSTS_PART, since_s, None, OWN_WORK, now_s)
+    return _wait(who, _names([machine.boards[i].name for i in step.owed]), since_s, max(ends), "lease", now_s)
+
+
+def _lease_wait(who: str, board: m.Board, now_s: float, since_s: float | None = None) -> Row:
+    """`since_s`: where it is not the lease's beginning."""
     assert board.lease is not None
+    since_s = board.lease.granted_s if since_s is None else since_s
     judged = board.session is not None and board.session.state is State.JUDGING
     until_s, limit = (None, NO_LIMIT) if judged else (board.lease.end_s, "lease")  # a judged result cannot lose it
-    return _wait(who, f"{board.name}: {_doing(board)}", board.lease.granted_s, until_s, limit, now_s)
+    return _wait(who, f"{board.name}: {_doing(board)}", since_s, until_s, limit, now_s)
 
 
 def _doing(board: m.Board) -> str:

@@ -11,15 +11,18 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline.core import permutation
 from paceline.data.idx import write_idx
 from paceline.data.sources import FILES
+from paceline.split.rows import Rows
 from paceline.tasks import make
 from paceline.wire import INLINE_BYTES
 from paceline_agent import channel as c
@@ -422,13 +425,17 @@ def test_the_server_ends_with_its_stdin_and_its_trainers_with_their_sockets(serv
     wait_until(lambda: gone(pid))
 
 
-def test_a_forked_trainer_trains_with_the_preloaded_torch(server: Server, tmp_path: Path) -> None:
-    digits = tmp_path / "digits"
-    digits.mkdir()
+def written_digits(folder: Path) -> Path:
+    """Write 50 pictures to train on, and 10 others; return their folder."""
+    folder.mkdir()
     for images, labels, count in ((FILES[0], FILES[1], 50), (FILES[2], FILES[3], 10)):
-        pixels = bytes(i * 37 % 256 for i in range(count * 64))
-        write_idx(digits / images, (count, 8, 8), pixels)
-        write_idx(digits / labels, (count,), bytes(i % 10 for i in range(count)))
+        write_idx(folder / images, (count, 8, 8), bytes(i * 37 % 256 for i in range(count * 64)))
+        write_idx(folder / labels, (count,), bytes(i % 10 for i in range(count)))
+    return folder
+
+
+def test_a_forked_trainer_trains_with_the_preloaded_torch(server: Server, tmp_path: Path) -> None:
+    digits = written_digits(tmp_path / "digits")
     _, connect = server("torch", "numpy", "paceline.tasks.mnist")
     task = make("mnist", {"hidden": [5]}, 7, digits)
     learner = task.learner()
@@ -446,3 +453,48 @@ def test_a_forked_trainer_trains_with_the_preloaded_torch(server: Server, tmp_pa
         peer.done(c.Work(1, ((0, 0, 50),), 8, 5))
         assert peer.update.read_bytes() == bytes(expected)
         assert len(os.listdir(f"/proc/{pid}/task")) == 1
+
+
+def test_what_a_newer_tensor_has_overtaken_is_passed_over_and_the_newer_one_is_worked_on(
+    spawn: Spawn, tmp_path: Path
+) -> None:
+    digits = written_digits(tmp_path / "digits")
+    options = {"cut": "conv1", "model": "cnn"}
+    task: Any = make("mnist", options, 7, digits)
+    split = {"clients": 1, "first": 0, "count": 1, "largest": 8}
+    _, peer = spawn()
+    peer.say(
+        c.Load(
+            "r", "mnist", json.dumps({**options, "split": split}), 7, str(digits), str(peer.model), str(peer.update),
+            regime="psl",
+        )
+    )  # fmt: skip
+    loaded = peer.hear()
+    assert isinstance(loaded, c.Loaded), loaded
+    part = task.initial()[: task.client_manifest.nbytes]
+
+    def told(step: int, redraw: int, what: str, data: bytes, *, lies: bytes | None = None) -> None:
+        """Tell of a tensor; what `lies` there is another one by the time it is read."""
+        begin = 0 if what == "schedule" else loaded.inbox_bytes - len(data)
+        with peer.model.open("r+b") as file:
+            file.seek(begin)
+            file.write(data if lies is None else lies)
+        peer.say(c.Input(1, step, redraw, what, begin, len(data), zlib.crc32(data)))
+
+    older = Rows(0, 9, (0,), tuple((8,) for _ in range(6))).encode()
+    newer = Rows(5, 9, (8,), ((6,),)).encode()
+    peer.say(c.Work(1, ((0, 0, 50),), 8, 7))
+    told(0, 0, "schedule", older, lies=newer)  # another size, and no word of step 0 any more
+    told(0, 0, "model", part)  # its schedule is not known
+    told(5, 1, "schedule", newer)
+    told(5, 1, "model", part[::-1], lies=part)
+    told(5, 2, "schedule", newer)
+    told(5, 2, "model", part)
+    output = peer.hear()
+    assert isinstance(output, c.Output), output
+    assert (output.step, output.redraw, output.what) == (5, 2, "smashed")
+    told(9, 2, "schedule", Rows(9, 9, (14,), ()).encode())
+    told(9, 2, "model", part)
+    done = peer.hear()
+    assert isinstance(done, c.Done), done
+    assert done.update_sha256 == hashlib.sha256(part).hexdigest()

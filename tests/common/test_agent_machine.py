@@ -860,6 +860,17 @@ def test_what_the_trainer_puts_out_goes_in_pieces_and_then_the_board_waits() -> 
     assert host.event(m.WorkTensor(4, 3, 1, "smashed", 40 * KIB)) == []  # of an older lease
 
 
+@pytest.mark.parametrize(("what", "counts"), [("update", True), ("done", True), ("smashed", False), ("here", False)])
+def test_a_tensor_of_work_that_is_done_gives_the_trainer_its_lives_back(what: str, counts: bool) -> None:
+    host = stepping()
+    for lease in range(6, 6 + m.TRAINER_LIVES - 1):
+        assert any(isinstance(action, m.StartTrainer) for action in host.event(m.TrainerGone("killed")))
+        host.event(replace(TRAINER, inbox_bytes=100 * KIB))
+        host.say(Assign(host.nonce, "run", 1, 0, 0, lease, 60.0, 4, RANGES, "", 0))
+    host.event(m.WorkTensor(lease, 3, 1, what, 40))
+    assert any(isinstance(action, m.StartTrainer) for action in host.event(m.TrainerGone("killed"))) == counts
+
+
 def test_the_account_of_an_epoch_needs_no_update() -> None:
     host = stepping()
     assert host.event(m.WorkDone(5, 10, 3, 1000, 0, 0, 0, "part")) == [m.Measure(5)]

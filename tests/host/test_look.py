@@ -14,9 +14,12 @@ from paceline.policies import policy
 from paceline_host import planner
 from paceline_host.cli import main
 from paceline_host.explain import explain, one_run, words
+from paceline_host.journal import Journal
+from paceline_host.records import Epoch, Round
+from paceline_host.regimes.pma import Pma
 from paceline_host.whatif import Recording, table, whatif
 
-from .run_folder import Story, run_row
+from .run_folder import Story, boards_of, model_hash, run_row
 
 PACE_S, WATTS = (0.01, 0.03, 0.03), (5.0, 3.0, 3.0)
 
@@ -82,6 +85,40 @@ def test_what_was_not_there_is_named(tmp_path: Path) -> None:
         one_run(tmp_path / "c-001")
 
 
+@pytest.mark.parametrize(
+    ("ended", "asked", "said"),
+    [
+        (0, 1, "epoch 1 has not ended; none has ended yet"),
+        (1, 2, "epoch 2 has not ended; epochs 1 to 1 have ended"),
+        (1, 0, "there is no epoch 0; epochs 1 to 1 have ended"),
+        (1, -1, "there is no epoch -1; "),
+        (1, 4, "there is no epoch 4; "),
+    ],
+)
+def test_an_epoch_that_is_not_there_is_named(tmp_path: Path, ended: int, asked: int, said: str) -> None:
+    with pytest.raises(RunError, match=said):
+        explain(split_run(tmp_path / "fls", ended), asked)
+
+
+def test_a_board_that_held_no_samples_is_not_said_to_have_been_away(tmp_path: Path) -> None:
+    facts = explain(split_run(tmp_path / "fls", 1), 1)
+    with pytest.raises(RunError, match=r"board 'board-2' held no samples in epoch 1; there were: board-0, board-1"):
+        words(facts, "board-2")
+    with pytest.raises(RunError, match=r"no board 'x'; there were: board-0, board-1"):
+        words(facts, "x")
+
+
+def split_run(folder: Path, ended: int) -> Path:
+    """Tell a run of split learning of three epochs, of which so many have ended; its third board holds no samples."""
+    run = run_row(run_id="fls", policy="fls", regime="psl", rounds=3)
+    with Journal.create(folder, run, boards_of(3, "modelled")) as journal:
+        for number in range(1, ended + 1):
+            slices = Pma(run.samples, run.budget).plan(number, [(0, 60), (1, 40)])
+            journal.add_plan(Round(number, float(number), model_hash(number - 1), 0.0), slices)
+            journal.add_epoch(Epoch(number, 10, 0, 0, 0, 0, 0.0, "", ""), [])
+    return folder
+
+
 def test_a_run_under_its_own_policy_costs_what_it_cost(tmp_path: Path) -> None:
     found = whatif(told(tmp_path, "time"), ["time", "equal"])
     same, equal = found["policies"]
@@ -115,6 +152,19 @@ def test_the_commands_print_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["policies"][0]["policy"] == "frontier:edp"
     assert main(["whatif", folder, "--policy", "frontier:fast"]) == 3
     assert "frontier:energy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "more"), [("explain", ("--round", "9")), ("whatif", ("--policy", "time"))], ids=["explain", "whatif"]
+)
+def test_the_status_of_what_cannot_be_answered_is_in_the_help(
+    command: str, more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main([command, str(split_run(tmp_path / "fls", 1)), *more])
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    exits = " ".join(capsys.readouterr().out.replace("\xa0", " ").split()).partition("exit status")[2]
+    assert f"{status} the run failed" in exits
 
 
 def test_the_page_shows_both_models_of_a_boards_seconds(tmp_path: Path) -> None:

@@ -108,6 +108,25 @@ def test_no_board_back_ends_the_run_with_the_reason() -> None:
     assert "no board came back within 30 s" in finish.reason
 
 
+def test_the_last_board_barred_while_it_loads_ends_the_run_at_once_with_the_reason() -> None:
+    world = started(SplitWorld(rounds=1))
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        if when == "before" and kind == "tensor/gradient":
+            world.machine.boards[0].failures, world.machine.boards[1].failures = 1, 2
+            world.boards[0].kill_trainer("killed")
+            world.boards[1].kill_trainer("killed, and its board barred")
+            world.at(0.1, lambda: world.boards[0].kill_trainer("killed while it loads"))
+            world.hook = lambda *_: True
+            return False
+        return True
+
+    world.hook = hook
+    finish = world.run(15.0)
+    assert not finish.ok
+    assert finish.reason == "no board may go on, the last was board-0: trainer-gone: killed while it loads"
+
+
 def test_what_is_not_finite_voids_the_step_and_its_board_may_try_again() -> None:
     world = started(SplitWorld(rounds=1))
     world.store.refuse.add((3, 1))  # type: ignore[attr-defined]

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from tests.fakes import FakeBoard, World
 from tests.host.test_round_machine import Script
+from tests.split_world import SplitWorld
 
 from paceline_host.server import Presence
-from paceline_host.status import NO_LIMIT, board_rows, render, run_waits
+from paceline_host.status import NO_LIMIT, OWN_WORK, board_rows, render, run_waits
 
 Row = dict[str, Any]
 
@@ -94,6 +97,42 @@ def test_without_boards_it_waits_for_any_to_come_back_for_a_patience() -> None:
     script.now_s += 10.0
     (wait,) = waits(script)
     assert (wait["for"], *limits(wait)) == ("any board to come back", script.facts.patience_s - 10.0, "patience")
+
+
+def test_in_a_step_of_split_learning_it_waits_for_who_owes_its_part_or_for_the_host() -> None:
+    world = SplitWorld(rounds=1, paces_s=(1.0, 5.0, 1.0), sizes=(200, 200, 0), boards=3)
+    world.commit_s = 1.0
+    seen: dict[int, tuple[list[Row], list[Row], float]] = {}
+    asked_s = 0.0
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        nonlocal asked_s
+        machine, now_s = world.machine, world.now_s
+        if len(world.journal.batches.get(1, ())) < 3:
+            return True  # far from the epoch's beginning
+        if (when, kind, board.index) == ("before", "tensor/model", 1):
+            asked_s = now_s - world._latency_s
+        if (when, who, kind) == ("after", "host", "tensor"):
+            names = [each.name for each in machine.boards]
+            rows = board_rows(names, machine, dict.fromkeys(names, Presence(True, 0.0)), 0.0, now_s)
+            seen.setdefault(board.index, (run_waits(machine, 0.0, now_s), rows, now_s - asked_s))
+        return True
+
+    world.hook = hook
+    for board in world.boards:
+        board.start()
+    assert world.run().ok
+    (wait,), rows, since_s = seen[0]  # it gives first
+    lease_s = rows[1]["until_s"]
+    assert (wait["for"].partition(",")[0], limits(wait)) == ("board-1: trains", (lease_s, "lease"))
+    assert wait["since_s"] == rows[1]["since_s"] == pytest.approx(since_s, abs=1e-3)
+    assert 0 < lease_s < 2 * world.facts.patience_s
+    assert [(row["doing"], limits(row)) for row in rows[::2]] == [("waits for board-1", (lease_s, "lease"))] * 2
+    assert rows[0]["since_s"] == 0.0, "it has just given its part"
+    (wait,), rows, _ = seen[1]
+    assert (wait["for"], wait["since_s"], limits(wait)) == ("the host's part of the step", 0.0, (None, OWN_WORK))
+    assert {(row["doing"], limits(row)) for row in rows} == {(f"waits for {wait['for']}", (None, OWN_WORK))}
+    assert rows[0]["since_s"] > 0.0 == rows[1]["since_s"], "each waits since it gave its part"
 
 
 def test_at_the_end_it_waits_for_last_joules() -> None:

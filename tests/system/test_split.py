@@ -207,7 +207,7 @@ def churn(ledger: Ledger) -> Callable[[EpochPlan, int], None]:
 def test_a_board_lost_in_any_phase_of_a_step_costs_its_share_of_that_step_and_nothing_else(
     tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    marks, epochs = tmp_path / "marks", 9
+    marks, epochs = tmp_path / "marks", 10
     marks.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(PLANTED))
     monkeypatch.setenv("PACELINE_PLANT", str(marks))
@@ -222,6 +222,8 @@ def test_a_board_lost_in_any_phase_of_a_step_costs_its_share_of_that_step_and_no
         for epoch in ledger.epochs():
             assert sum(step.samples for step in ledger.steps(epoch.round)) + epoch.left == TRAIN
         befall = churn(ledger)
+        failed = [event.detail for event in ledger.events("failed") if event.detail.startswith("slow: ")]
+    assert [text for text in failed if "as planted" in text] == failed[-1:], "its end was a failure once more"
     facts = explain(folder, 1)
     assert [entry["samples_held"] for entry in facts["boards"]] == [30, 30, 30]
     assert sum(entry["samples"] for entry in facts["boards"]) + facts["left"] == TRAIN

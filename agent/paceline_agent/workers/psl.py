@@ -8,6 +8,7 @@ Clients that share a board are computed as one batch, in their order; each draws
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,13 +67,17 @@ class PslWorker:
             LocalDraw(size, self._seed, epoch, client).draw(size)
             for client, size in zip(self._clients, self._sizes, strict=True)
         ]
-        rows, opened = None, (-1, -1)
+        rows, opened, overtaken = None, (-1, -1), False
         self._client.forget()
         while True:
             given = clock.receive()
-            data = model[given.offset : given.offset + given.size]
-            if given.what == "schedule":
+            data = bytearray(model[given.offset : given.offset + given.size])
+            if zlib.crc32(data) != given.crc32:  # a newer one lies there: its step is void, another schedule is coming
+                rows, overtaken = None, True
+            elif given.what == "schedule":
                 rows = Rows.decode(bytes(data), self._sizes)
+            elif rows is None and overtaken:
+                continue  # of a void step as well
             elif rows is None:
                 raise RemoteProtocolError(f"{given.what} of step {given.step} before any schedule")
             elif given.what == "model" and given.step >= rows.epoch_steps:
@@ -84,7 +89,7 @@ class PslWorker:
                 self._backward(given, rows, data, update, clock)
 
     def _forward(
-        self, given: Input, rows: Rows, orders: list[Any], epoch: int, part: memoryview, update: memoryview,
+        self, given: Input, rows: Rows, orders: list[Any], epoch: int, part: bytearray, update: memoryview,
         clock: StepClock,
     ) -> None:  # fmt: skip
         spans = rows.positions(given.step)
@@ -103,7 +108,7 @@ class PslWorker:
         update[: len(upload)] = upload
         clock.put_out(given.step, given.redraw, "smashed", len(upload))
 
-    def _backward(self, given: Input, rows: Rows, gradient: memoryview, update: memoryview, clock: StepClock) -> None:
+    def _backward(self, given: Input, rows: Rows, gradient: bytearray, update: memoryview, clock: StepClock) -> None:
         clock.begin()
         sums = self._client.backward(0, gradient)
         clock.finish(self._count, BACKWARD)

@@ -22,7 +22,7 @@ def add(program: Program) -> None:
             ("paceline explain runs/demo-001/time --round 3", "all boards"),
             ("paceline explain runs/demo-001/time --round 3 --board milk-v-mars", "one of them"),
         ],
-        exits=(4, 10),
+        exits=(4, 9, 10),
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of one run")
     parser.add_argument("--round", type=int, required=True, metavar="R", help="the round, from 1")
@@ -37,7 +37,7 @@ def add(program: Program) -> None:
             ("paceline whatif runs/demo-001/equal --policy time --policy frontier:energy", "two others"),
             ("paceline whatif runs/demo-001/time --policy frontier:deadline=1.1x --json", "for a program"),
         ],
-        exits=(3, 4, 10),
+        exits=(3, 4, 9, 10),
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of one run")
     parser.add_argument("--policy", action="append", required=True, metavar="P", help="a policy; may be given again")

@@ -26,7 +26,9 @@ def explain(folder: Path, round_: int) -> dict[str, Any]:
         slices = ledger.slices(round_) if round_ in closed else ()
         given = {part.board: part for part in ledger.contributions(round_)} if round_ in closed else {}
     if round_ not in closed:
-        raise RunError(f"{folder}: epoch {round_} has not ended; epochs 1 to {max(closed, default=0)} have")
+        what = f"epoch {round_} has not ended" if 0 < round_ <= run.rounds else f"there is no epoch {round_}"
+        ended = f"epochs 1 to {max(closed)} have ended" if closed else "none has ended yet"
+        raise RunError(f"{folder}: {what}; {ended}")
     epoch, held = closed[round_], sum(part.samples for part in slices)
     boards = []
     for part in slices:
@@ -38,6 +40,7 @@ def explain(folder: Path, round_: int) -> dict[str, Any]:
     return {
         "run": run.run_id, "policy": run.policy, "kind": "psl", "round": round_, "batch": run.batch,
         "steps": epoch.steps, "voided": epoch.voided, "left": epoch.left, "samples": held, "boards": boards,
+        "holding_none": sorted(set(names.values()) - {entry["board"] for entry in boards}),
     }  # fmt: skip
 
 

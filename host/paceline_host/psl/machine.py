@@ -30,7 +30,7 @@ from paceline.wire import (
     clip,
 )  # fmt: skip
 from paceline_host import steps as s
-from paceline_host.boards import Lease
+from paceline_host.boards import Lease, StepWait
 from paceline_host.muster import FIRST_LEASE, Muster
 from paceline_host.psl.plan import EpochPlan
 from paceline_host.psl.steps import (
@@ -62,6 +62,7 @@ class _Work:
     rows_until: int = 0  # it has been told what it gives before that step
     due_s: float = float("inf")  # it owes something by then
     asked_s: float = 0.0
+    given_s: float = 0.0  # when it had last given all that it owed
     owes_bytes: int = 0
     have_bytes: int = 0
     result: Result | None = None
@@ -128,6 +129,16 @@ class SplitMachine(Muster):
                 self._due = "end"
         else:
             self._again = 0
+
+    def step_wait(self) -> StepWait | None:
+        """Return what the open step waits for."""
+        if self.phase != "working":
+            return None
+        work, waiting = self._work, self._waiting
+        return StepWait(
+            {i: work[i].asked_s for i in sorted(work) if i in waiting},
+            {i: work[i].given_s for i in sorted(work) if i not in waiting},
+        )
 
     # What the muster asks -------------------------------------------------------------------------------------------
 
@@ -266,7 +277,7 @@ class SplitMachine(Muster):
         self._lease_number += 1
         lease_s = FIRST_LEASE * facts.patience_s
         hold = Lease(self._lease_number, item, "", now_s, lease_s, float("inf"), samples=board.done)
-        self._work[index], board.lease = _Work(hold), hold
+        self._work[index], board.lease = _Work(hold, given_s=now_s), hold
         self._totals.setdefault(index, _Totals()).told = False
         board.share, board.since_s = item.samples, now_s
         self._send(
@@ -376,6 +387,7 @@ class SplitMachine(Muster):
         assert self._plan is not None
         work = self._work[index]
         work.owe(float("inf"))
+        work.given_s = self._now_s
         self._waiting.discard(index)
         if self._waiting:
             return
@@ -545,6 +557,7 @@ class SplitMachine(Muster):
         if work is None or work.result is None:
             raise RemoteProtocolError("commit without a result")
         self._waiting.discard(index)
+        work.given_s = now_s
         total = self._totals[index]
         total.told = True
         self._out.append(StorePart(index, work.slice, work.lease, total.samples, total.steps, work.result, message))

@@ -2,7 +2,8 @@
 """For one test: boards of split learning that are lost in a phase of a step, where this folder is in the path.
 
 PACELINE_PLANT is a folder. In the epoch of its number each of FAULTS comes about once, on the boards in turn, in the
-board's step 2 (the account: at the epoch's end): it writes a file of that name, and the trainer dies, or stands still.
+board's step 2 (the account: at the epoch's end): it writes a file of that name, and the trainer dies, or stands still,
+or finds that its agent breaks the protocol.
 """
 
 import os
@@ -11,9 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import RemoteProtocolError
+
 FAULTS = (
     "before-forward", "after-forward", "after-smashed", "in-backward", "after-update", "account",
-    "still-before-forward", "still-after-smashed",
+    "still-before-forward", "still-after-smashed", "broken-before-forward",
 )  # fmt: skip
 CLIENTS_A_BOARD = 2
 STEP = 2
@@ -50,9 +53,12 @@ def _plant(worker: Any) -> None:
         if epoch >= len(FAULTS) or self._clients[0] != epoch % 3 * CLIENTS_A_BOARD:
             return
         mark = folder / FAULTS[epoch]
-        if mark.name.removeprefix("still-") != phase or mark.exists() or (steps != STEP and phase != "account"):
+        planned = mark.name.removeprefix("still-").removeprefix("broken-")
+        if planned != phase or mark.exists() or (steps != STEP and phase != "account"):
             return
         mark.touch()
+        if mark.name.startswith("broken-"):
+            raise RemoteProtocolError("as planted")
         os.kill(os.getpid(), signal.SIGSTOP if mark.name.startswith("still-") else signal.SIGKILL)
 
     def work_here(self: Any, given: Any, *more: Any) -> Any:
