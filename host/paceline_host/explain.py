@@ -21,7 +21,7 @@ from paceline_host.hfl.silos import of_rows
 from paceline_host.ledger import Ledger
 from paceline_host.mixing import explain as mixing
 from paceline_host.psl import explain as split
-from paceline_host.records import Run
+from paceline_host.records import Run, as_reported
 from paceline_host.runs import run_folders
 
 SCHEMA = "paceline-explain-1"
@@ -64,7 +64,8 @@ def explain(folder: Path, round_: int) -> Facts:
         idle = left_out.read(ledger.events(left_out.KIND)).get(round_, [])
         shares = {s.board: s.samples for s in ledger.slices(round_) if s.redealt_from is None}
         before = {s.board: s.samples for s in ledger.slices(round_ - 1) if s.redealt_from is None}
-        last = {c.board: c for c in ledger.contributions(round_ - 1, "accepted")} if round_ > 1 else {}
+        heard = as_reported(ledger.contributions(round_ - 1, "accepted")) if round_ > 1 else []
+        last = {c.board: c for c in heard}
     if run.regime == "async":
         return {"schema": SCHEMA, **mixing.explain(folder, round_)}
     if run.regime == "psl":

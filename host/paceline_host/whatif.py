@@ -20,7 +20,7 @@ from paceline.errors import RunError
 from paceline_host import left_out
 from paceline_host.explain import planner_of
 from paceline_host.ledger import Ledger
-from paceline_host.records import Contribution, Energy, Run
+from paceline_host.records import Contribution, Energy, Run, as_reported
 
 SCHEMA = "paceline-whatif-1"
 
@@ -178,7 +178,7 @@ def _joules(value: float | None) -> str:
 def _costs(rows: Sequence[Contribution]) -> dict[int, dict[int, _Cost]]:
     """Return what each board did in each round, slices of one round together."""
     parts: dict[tuple[int, int], list[Contribution]] = defaultdict(list)
-    for row in rows:
+    for row in as_reported(rows):
         if row.compute_us > 0 and row.samples > 0:
             parts[row.board, row.round].append(row)
     found: dict[int, dict[int, _Cost]] = defaultdict(dict)

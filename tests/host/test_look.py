@@ -117,6 +117,17 @@ def test_the_commands_print_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "frontier:energy" in capsys.readouterr().err
 
 
+def test_a_round_that_was_dealt_in_several_slices_costs_what_it_cost(tmp_path: Path) -> None:
+    from paceline_host.details import details
+
+    whole, cut = (told(tmp_path / str(halves), "time", rounds=6, in_two=halves) for halves in (False, True))
+    assert explain(cut, 3) == explain(whole, 3)
+    assert whatif(cut, ["equal"]) == whatif(whole, ["equal"])
+    ours, theirs = details(cut).boards[0], details(whole).boards[0]
+    assert ours.joules_per_sample is not None
+    assert (ours.proportional, ours.joules_per_sample) == (theirs.proportional, theirs.joules_per_sample)
+
+
 def test_the_page_shows_both_models_of_a_boards_seconds(tmp_path: Path) -> None:
     from paceline_host.details import details
 
