@@ -7,6 +7,8 @@ reporter = RoundReporter(model, sampler, controller)
 
 from __future__ import annotations
 
+import uuid
+
 from paceline.errors import CoreError
 from paceline_host.host_config import load_operator
 from paceline_host.operator_calls import connected
@@ -25,7 +27,9 @@ class HostController:
         host: str | None = None,
     ) -> None:  # fmt: skip
         self._name, self._host = name, host
-        self._terms = {"policy": policy, "ranks": participants, "budget": budget, "minimum": minimum}
+        self._terms = {
+            "policy": policy, "ranks": participants, "budget": budget, "minimum": minimum, "life": uuid.uuid4().hex,
+        }  # fmt: skip
         self._reports: list[Report | None] = [None] * participants
         self._round = 1
 
