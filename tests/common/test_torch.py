@@ -121,6 +121,20 @@ def test_a_state_goes_on_where_the_round_was() -> None:
         sampler(batch=9).load_state_dict(state)
 
 
+def test_new_shares_leave_the_iteration_under_way_its_own_counts() -> None:
+    one = sampler(shares=[10, 10, 10])
+    old = [one.counts(step) for step in range(one.steps)]
+    for step, batch in enumerate(one):
+        one.set_shares([4, 22, 4])
+        assert (len(batch), sum(one.counts_of(step, rank) for rank in range(3))) == one.counts(step) == old[step]
+    assert one.counts(0) == old[0]  # a loader's workers are ahead: its loop may still be at these
+    assert [len(batch) for batch in one] == [one.counts(step)[0] for step in range(one.steps)]
+    assert sum(one.counts(step)[0] for step in range(one.steps)) == 22
+    one.set_shares([10, 10, 10])
+    one.set_epoch(1)
+    assert one.counts(0) == old[0]
+
+
 def test_a_round_shorter_than_an_epoch_goes_on_in_the_stream() -> None:
     three = [sampler(budget=20, rank=rank) for rank in range(3)]
     taken = []

@@ -45,6 +45,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
         self.steps = steps_of(self.budget, batch)
         self._round = self._first = self._given = 0
         self._order: tuple[int, Any] = (-1, None)
+        self._begun = False  # an iteration, whose loop may still be at it after its last batch was handed out
         self.set_shares(equal_shares(self.budget, self.world, self.steps, minimum) if shares is None else shares)
 
     @property
@@ -58,25 +59,31 @@ class UnevenBatchSampler(Sampler[list[int]]):
         return list(self._deal.shares)
 
     def set_shares(self, shares: Sequence[int]) -> None:
-        """Set the samples of each rank, the same on all ranks, for the next iteration; they sum to the budget."""
+        """Set the samples of each rank, the same on all ranks, for the next iteration; they sum to the budget.
+
+        An iteration under way goes on as it began, and `counts` stay its own until `set_epoch` or the next one.
+        """
         if len(shares) != self.world or sum(shares) != self.budget:
             raise CoreError(
                 f"UnevenBatchSampler: {len(shares)} shares with a sum of {sum(shares)}; expected {self.world} with a "
                 f"sum of {self.budget}"
             )
         self._deal = Deal(shares, self.steps, self.minimum)
+        if not self._begun:
+            self._dealt = self._deal
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the round, from 0; with the default budget it is the epoch."""
         self._round, self._first, self._given = epoch, 0, 0
+        self._begun, self._dealt = False, self._deal
 
     def counts(self, step: int) -> tuple[int, int]:
         """Return how many samples this rank takes in a step of the round, and how many all take."""
-        return self._deal.counts(step, self.rank)
+        return self._dealt.counts(step, self.rank)
 
     def counts_of(self, step: int, rank: int) -> int:
         """Return how many samples a rank takes in a step of the round."""
-        return self._deal.counts(step, rank)[0]
+        return self._dealt.counts(step, rank)[0]
 
     @property
     def first_step(self) -> int:
@@ -89,6 +96,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         deal, begin, first = self._deal, self._round * self.budget, self._first
+        self._begun, self._dealt = True, deal
         self._first, self._given = 0, first
         for step in range(first, self.steps):
             self._given = step + 1
@@ -118,6 +126,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
                 raise CoreError(
                     f"UnevenBatchSampler: the state has {name} {state[name]}, here it is {getattr(self, name)}"
                 )
+        self._begun = False
         self.set_shares(state["shares"])
         self._round, self._first = int(state["round"]), int(state["step"])
         if self._first >= self.steps:  # the round was over
