@@ -121,6 +121,42 @@ def test_a_state_goes_on_where_the_round_was() -> None:
         sampler(batch=9).load_state_dict(state)
 
 
+def test_a_loop_over_epochs_goes_on_where_a_state_was() -> None:
+    whole, again = sampler(), sampler()
+    state = whole.state_dict(step=1)
+    again.load_state_dict(state)
+    trained = []
+    for epoch in range(2):  # as the loop of paceline.torch does
+        again.set_epoch(epoch)
+        assert again.state_dict()["step"] == again.first_step == (1 if epoch == 0 else 0)
+        trained.append(list(again))
+    assert trained[0] == list(whole)[1:]
+    again.set_epoch(1)
+    assert list(again) == trained[1], "a round that was trained is trained whole where it is chosen again"
+    again.load_state_dict(state)
+    again.set_epoch(1)
+    assert again.first_step == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"step": -3}, "the state's step is -3; expected a whole number, at least 0"),
+        ({"step": 5}, "the state has step 5, a round has 4"),
+        ({"step": 1.5}, "the state's step is 1.5"),
+        ({"round": -1}, "the state's round is -1"),
+        (None, "is no state"),
+        ({}, "is no state"),
+    ],
+)
+def test_a_state_that_is_none_is_refused_and_changes_nothing(changes: Any, said: str) -> None:
+    one = sampler()
+    before = one.state_dict()
+    with pytest.raises(CoreError, match=said):
+        one.load_state_dict({**before, **changes} if changes else changes)
+    assert one.state_dict() == before
+
+
 def test_new_shares_leave_the_iteration_under_way_its_own_counts() -> None:
     one = sampler(shares=[10, 10, 10])
     old = [one.counts(step) for step in range(one.steps)]

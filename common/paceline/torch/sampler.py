@@ -10,6 +10,7 @@ the shares are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -73,8 +74,10 @@ class UnevenBatchSampler(Sampler[list[int]]):
             self._dealt = self._deal
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the round, from 0; with the default budget it is the epoch."""
-        self._round, self._first, self._given = epoch, 0, 0
+        """Choose the round, from 0; with the default budget it is the epoch. A loaded state's goes on at its step."""
+        if epoch != self._round:
+            self._round, self._first = epoch, 0
+        self._given = self._first
         self._begun, self._dealt = False, self._deal
 
     def counts(self, step: int) -> tuple[int, int]:
@@ -120,7 +123,15 @@ class UnevenBatchSampler(Sampler[list[int]]):
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. Raises CoreError when it is of other data, batches, budget or number of ranks."""
+        """Go on from there: its round, and no other, begins at its step when `set_epoch` chooses it.
+
+        Raises CoreError when it is of other data, batches, budget or number of ranks, or no state at all.
+        """
+        if not isinstance(state, Mapping) or not state.keys() >= self.state_dict().keys():
+            raise CoreError(f"UnevenBatchSampler: {state!r:.60} is no state; expected what state_dict() returned")
+        number, step = _whole("the state's round", state["round"]), _whole("the state's step", state["step"])
+        if step > self.steps:
+            raise CoreError(f"UnevenBatchSampler: the state has step {step}, a round has {self.steps}")
         for name in ("samples", "batch", "budget", "minimum", "seed"):
             if state[name] != getattr(self, name):
                 raise CoreError(
@@ -128,10 +139,21 @@ class UnevenBatchSampler(Sampler[list[int]]):
                 )
         self._begun = False
         self.set_shares(state["shares"])
-        self._round, self._first = int(state["round"]), int(state["step"])
+        self._round, self._first = number, step
         if self._first >= self.steps:  # the round was over
             self._round, self._first = self._round + 1, 0
         self._given = self._first
+
+
+def _whole(name: str, value: Any, least: int = 0) -> int:
+    """Return a whole number, of whatever type. Raises CoreError for anything else, a fraction too."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise CoreError(f"UnevenBatchSampler: {name} is {value!r:.60}; expected a whole number, at least {least}")
+    return number
 
 
 def collate_with_empty(
