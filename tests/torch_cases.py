@@ -145,3 +145,18 @@ def adapt(rank: int, world: int, paces_s: list[float], rounds: int) -> Any:
         )
         sampler.set_shares(shares)
     return told
+
+
+def looks(rank: int, world: int) -> Any:
+    """Train a round in which two forwards make a loss, and a third one looks at what the step has made of the model."""
+    dataset = data(16)
+    model = DistributedDataParallel(Slow(0.01))
+    sampler = UnevenBatchSampler(len(dataset), batch=16)
+    reporter = RoundReporter(model, sampler)
+    for x, y in reporter.steps(DataLoader(dataset, batch_sampler=sampler)):
+        (mse_loss(model(x), y) + mse_loss(model(x), y)).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            model.module(x)
+    shares, figures = reporter.end_round(), reporter.figures
+    assert figures is not None
+    return {"shares": shares, "forward": figures.forward.slowest_s, "compute": figures.compute.slowest_s}

@@ -88,6 +88,12 @@ def test_the_reporter_gives_the_slower_rank_less(ranks: Ranks) -> None:
     assert first[0]["exposed"][0] > first[0]["exposed"][1]  # the faster one waits
 
 
+def test_all_forwards_that_lead_to_the_gradients_are_measured_and_no_later_one(ranks: Ranks) -> None:
+    for told in ranks.run("tests.torch_cases:looks", 2):
+        assert sum(told["shares"]) == 16
+        assert 2 * 8 * 0.01 <= told["forward"] <= told["compute"]  # as declared there; more where the machine is busy
+
+
 def test_one_alone_needs_no_group() -> None:
     import torch
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures a rank's steps under DistributedDataParallel and turns them into the next shares.
 
-Forward, compute (from forward's begin until the last local gradient) and exposed synchronisation (from there until the
-last sum) are separate; waiting is never taken for work. At a round's end all ranks exchange their reports; rank 0 asks
-the controller, which is one in this process, or a host (paceline_host.host_controller).
+Forward, compute (from the first forward's begin until the last local gradient) and exposed synchronisation (from there
+until the last sum) are separate; waiting is never taken for work. At a round's end all ranks exchange their reports;
+rank 0 asks the controller, which is one in this process, or a host (paceline_host.host_controller).
 """
 
 from __future__ import annotations
@@ -68,21 +68,30 @@ class RoundReporter:
             participants=sampler.world, budget=sampler.budget, w_energy=w_energy, minimum=sampler.least_share
         )
         self._sampler, self._joules, self._group = sampler, joules, group
-        self._begin_s = self._forward_s = 0.0
+        self._begin_s = self._forward_s = self._forward_from_s = 0.0
         self._rows: list[tuple[float, float, float]] = []
         model.module.register_forward_pre_hook(self._forward_begins)
         model.module.register_forward_hook(self._forward_ends)
 
     def _forward_begins(self, module: Any, inputs: Any) -> None:
-        self._begin_s = time.monotonic()
+        self._forward_from_s = time.monotonic()
+        if self._is_at_work and not self._begin_s:
+            self._begin_s = self._forward_from_s
 
     def _forward_ends(self, module: Any, inputs: Any, outputs: Any) -> None:
-        self._forward_s = time.monotonic() - self._begin_s
+        if self._is_at_work:
+            self._forward_s += time.monotonic() - self._forward_from_s
+
+    @property
+    def _is_at_work(self) -> bool:
+        """The step's gradients are yet to come. A forward after them, to look at results, is none of the step."""
+        return self.mean.counts is not None
 
     def steps(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches of a round's loader; each is one forward, one backward and one optimiser step."""
         for step, batch in enumerate(loader, start=self._sampler.first_step):
             self.mean.counts = self._sampler.counts(step)
+            self._begin_s = self._forward_s = 0.0
             yield batch
             mean = self.mean
             self._rows.append((self._forward_s, mean.local_s - self._begin_s, max(0.0, mean.synced_s - mean.local_s)))
