@@ -13,6 +13,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from paceline.errors import CoreError
 from paceline.torch import RoundReporter, SampleMean, UnevenBatchSampler, collate_with_empty, scale_loss
 
 
@@ -160,3 +161,28 @@ def looks(rank: int, world: int) -> Any:
     shares, figures = reporter.end_round(), reporter.figures
     assert figures is not None
     return {"shares": shares, "forward": figures.forward.slowest_s, "compute": figures.compute.slowest_s}
+
+
+def rounds_of(rank: int, world: int, steps: list[int]) -> Any:
+    """End rounds of so many steps each (an epoch has four); return what each was, with the samples that were seen."""
+    dataset = data(64)
+    model = DistributedDataParallel(network())
+    sampler = UnevenBatchSampler(len(dataset), batch=16, shares=[9, 55])
+    reporter = RoundReporter(model, sampler)
+    told = []
+    for wanted in steps:
+        sampler.set_epoch(0)
+        seen, left = 0, wanted
+        while left:
+            for x, y in reporter.steps(DataLoader(dataset, batch_sampler=sampler)):
+                mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+                seen, left = seen + len(x), left - 1
+                if not left:
+                    break
+        try:
+            reporter.end_round()
+            assert reporter.figures is not None
+            told.append([seen, reporter.figures.samples[rank]])
+        except CoreError as error:
+            told.append(str(error))
+    return told

@@ -94,6 +94,12 @@ def test_all_forwards_that_lead_to_the_gradients_are_measured_and_no_later_one(r
         assert 2 * 8 * 0.01 <= told["forward"] <= told["compute"]  # as declared there; more where the machine is busy
 
 
+def test_a_round_is_what_was_done_of_it(ranks: Ranks) -> None:
+    for told in ranks.run("tests.torch_cases:rounds_of", 2, steps=[2, 4, 0, 11]):
+        assert "no step was done" in told.pop(2)
+        assert all(seen == counted for seen, counted in told)
+
+
 def test_one_alone_needs_no_group() -> None:
     import torch
 

@@ -69,7 +69,9 @@ class RoundReporter:
         )
         self._sampler, self._joules, self._group = sampler, joules, group
         self._begin_s = self._forward_s = self._forward_from_s = 0.0
+        self._given: list[int] = []  # samples of each rank in the step that is under way
         self._rows: list[tuple[float, float, float]] = []
+        self._samples = [0] * sampler.world  # in these rows
         model.module.register_forward_pre_hook(self._forward_begins)
         model.module.register_forward_hook(self._forward_ends)
 
@@ -88,20 +90,38 @@ class RoundReporter:
         return self.mean.counts is not None
 
     def steps(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches of a round's loader; each is one forward, one backward and one optimiser step."""
-        for step, batch in enumerate(loader, start=self._sampler.first_step):
-            self.mean.counts = self._sampler.counts(step)
+        """Yield the batches of a round's loader; each is one forward, one backward and one optimiser step.
+
+        All ranks may leave the loop early, or go through several loaders: a round is the steps until `end_round`.
+        """
+        sampler = self._sampler
+        for step, batch in enumerate(loader, start=sampler.first_step):
+            self._end_step()
+            self.mean.counts = sampler.counts(step)
+            self._given = [sampler.counts_of(step, rank) for rank in range(sampler.world)]
             self._begin_s = self._forward_s = 0.0
             yield batch
-            mean = self.mean
+        self._end_step()
+
+    def _end_step(self) -> None:
+        """Take note of the step under way, unless it was left before its gradients were there."""
+        mean, given = self.mean, self._given
+        if given and mean.counts is None:
             self._rows.append((self._forward_s, mean.local_s - self._begin_s, max(0.0, mean.synced_s - mean.local_s)))
+            self._samples = [done + count for done, count in zip(self._samples, given, strict=True)]
+        self._given, mean.counts = [], None
 
     def end_round(self) -> list[int]:
         """Exchange reports, let rank 0's controller learn from them, and return the next shares, the same on all ranks.
 
-        Raises CoreError on all ranks where rank 0 got none; the round's figures are there nevertheless.
+        Raises CoreError on all ranks where rank 0 got none; the round's figures are there nevertheless. And where no
+        step was done.
         """
-        sampler, rows = self._sampler, self._rows
+        self._end_step()
+        sampler, rows, samples = self._sampler, self._rows, self._samples
+        if not rows:
+            raise CoreError("end_round: no step was done since the round began; go through the loader by `steps`")
+        self._rows, self._samples = [], [0] * sampler.world
         own = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), 3)
         tables = [torch.empty_like(own) for _ in range(sampler.world)]
         dist.all_gather(tables, own, group=self._group)
@@ -109,15 +129,10 @@ class RoundReporter:
         report = torch.tensor([float("nan") if joules is None else joules], dtype=torch.float64)
         reports = [torch.empty_like(report) for _ in range(sampler.world)]
         dist.all_gather(reports, report, group=self._group)
-        first = sampler.steps - len(rows)
-        samples = [
-            sum(sampler.counts_of(step, rank) for step in range(first, sampler.steps)) for rank in range(sampler.world)
-        ]
         self.figures = RoundFigures(
             imbalance(_column(tables, FORWARD), samples), imbalance(_column(tables, COMPUTE), samples),
             tuple(float(table[:, EXPOSED].sum()) for table in tables), tuple(samples),
         )  # fmt: skip
-        self._rows = []
         shares, said = [0] * sampler.world, ""
         if sampler.rank == 0:
             try:
