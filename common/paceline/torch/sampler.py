@@ -127,7 +127,8 @@ class UnevenBatchSampler(Sampler[list[int]]):
 
         Raises CoreError when it is of other data, batches, budget or number of ranks, or no state at all.
         """
-        if not isinstance(state, Mapping) or not state.keys() >= self.state_dict().keys():
+        given: object = state  # whatever was in a file
+        if not isinstance(given, Mapping) or not given.keys() >= self.state_dict().keys():
             raise CoreError(f"UnevenBatchSampler: {state!r:.60} is no state; expected what state_dict() returned")
         number, step = _whole("the state's round", state["round"]), _whole("the state's step", state["step"])
         if step > self.steps:
