@@ -204,6 +204,38 @@ def test_shares_that_do_not_fit_are_refused_with_what_is_possible() -> None:
         sampler(rank=3)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"shares": [10.5, 9.5, 10.0]}, "a share is 10.5; expected a whole number"),  # trained 29 of 30 samples
+        ({"shares": ["10", "10", "10"]}, "a share is '10'"),
+        ({"shares": [-5, 20, 15]}, "a share is -5"),
+        ({"samples": 1.5}, "samples is 1.5; expected a whole number, at least 1"),
+        ({"batch": 0}, "batch is 0"),
+        ({"budget": -5}, "budget is -5; expected a whole number, at least 1"),
+        ({"minimum": 11}, "minimum is 11 for each of 3 ranks .* expected at most 10"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_what_is_no_count_is_refused_by_its_name(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(CoreError, match=said):
+        sampler(**changes)
+
+
+@pytest.mark.parametrize("epoch", [-1, "a", None, 0.5])
+def test_an_epoch_that_is_none_is_refused(epoch: Any) -> None:
+    with pytest.raises(CoreError, match=r"the epoch is .*; expected a whole number, at least 0"):
+        sampler().set_epoch(epoch)
+
+
+def test_a_step_that_is_none_has_no_counts() -> None:
+    for step in (-1, 4):
+        with pytest.raises(CoreError, match=f"there is no step {step}; a round has steps 0 to 3"):
+            sampler().counts(step)
+        with pytest.raises(CoreError, match=f"there is no step {step}"):
+            sampler().counts_of(step, 0)
+
+
 def test_the_example_runs_under_torchrun(tmp_path: Path) -> None:
     example = ROOT / "experiments" / "uneven_ddp.py"
     code = [line for line in example.read_text(encoding="utf-8").splitlines() if not re.match(r"\s*(#|$)", line)]

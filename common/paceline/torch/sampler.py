@@ -36,14 +36,19 @@ class UnevenBatchSampler(Sampler[list[int]]):
         grouped = dist.is_available() and dist.is_initialized()
         self.rank = rank if rank is not None else dist.get_rank() if grouped else 0
         self.world = world if world is not None else dist.get_world_size() if grouped else 1
-        if not 0 <= self.rank < self.world or min(samples, batch) < 1:
+        if not 0 <= _whole("rank", self.rank) < _whole("world", self.world, 1):
             raise CoreError(
-                f"UnevenBatchSampler: rank {self.rank} of {self.world}, {samples} samples, batch {batch}; expected a "
-                "rank below the world's size, one sample and a batch of one at least"
+                f"UnevenBatchSampler: rank {self.rank} of {self.world}; expected one below the world's size"
             )
-        self.samples, self.batch, self.minimum, self.seed = samples, batch, minimum, seed
-        self.budget = samples if budget is None else budget
-        self.steps = steps_of(self.budget, batch)
+        self.samples, self.batch = _whole("samples", samples, 1), _whole("batch", batch, 1)
+        self.minimum, self.seed = _whole("minimum", minimum), _whole("seed", seed)
+        self.budget = self.samples if budget is None else _whole("budget", budget, 1)
+        if self.world * self.minimum > self.budget:
+            raise CoreError(
+                f"UnevenBatchSampler: minimum is {minimum} for each of {self.world} ranks in each step, of a budget of "
+                f"{self.budget}; expected at most {self.budget // self.world}"
+            )
+        self.steps = steps_of(self.budget, self.batch)
         self._round = self._first = self._given = 0
         self._order: tuple[int, Any] = (-1, None)
         self._begun = False  # an iteration, whose loop may still be at it after its last batch was handed out
@@ -64,6 +69,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
 
         An iteration under way goes on as it began, and `counts` stay its own until `set_epoch` or the next one.
         """
+        shares = [_whole("a share", share) for share in shares]
         if len(shares) != self.world or sum(shares) != self.budget:
             raise CoreError(
                 f"UnevenBatchSampler: {len(shares)} shares with a sum of {sum(shares)}; expected {self.world} with a "
@@ -75,6 +81,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the round, from 0; with the default budget it is the epoch. A loaded state's goes on at its step."""
+        epoch = _whole("the epoch", epoch)
         if epoch != self._round:
             self._round, self._first = epoch, 0
         self._given = self._first
@@ -82,11 +89,16 @@ class UnevenBatchSampler(Sampler[list[int]]):
 
     def counts(self, step: int) -> tuple[int, int]:
         """Return how many samples this rank takes in a step of the round, and how many all take."""
-        return self._dealt.counts(step, self.rank)
+        return self._dealt.counts(self._known(step), self.rank)
 
     def counts_of(self, step: int, rank: int) -> int:
         """Return how many samples a rank takes in a step of the round."""
-        return self._dealt.counts(step, rank)[0]
+        return self._dealt.counts(self._known(step), rank)[0]
+
+    def _known(self, step: int) -> int:
+        if not 0 <= step < self.steps:
+            raise CoreError(f"UnevenBatchSampler: there is no step {step}; a round has steps 0 to {self.steps - 1}")
+        return step
 
     @property
     def first_step(self) -> int:
