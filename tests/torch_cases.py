@@ -169,7 +169,7 @@ def rounds_of(rank: int, world: int, steps: list[int]) -> Any:
     model = DistributedDataParallel(network())
     sampler = UnevenBatchSampler(len(dataset), batch=16, shares=[9, 55])
     reporter = RoundReporter(model, sampler)
-    told = []
+    told: list[Any] = []
     for wanted in steps:
         sampler.set_epoch(0)
         seen, left = 0, wanted
@@ -186,3 +186,29 @@ def rounds_of(rank: int, world: int, steps: list[int]) -> Any:
         except CoreError as error:
             told.append(str(error))
     return told
+
+
+class Broken:
+    """A controller of somebody's own."""
+
+    def __init__(self, shares: list[int]) -> None:
+        self.shares = shares
+
+    def observe(self, i: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        """Take note of nothing."""
+
+    def allocate(self) -> list[int]:
+        if not self.shares:
+            raise ZeroDivisionError("my mistake")
+        return self.shares
+
+
+def broken(rank: int, world: int, shares: list[int]) -> Any:
+    """End a round with a controller that raises, or gives these shares."""
+    dataset = data(16)
+    model = DistributedDataParallel(network())
+    sampler = UnevenBatchSampler(len(dataset), batch=16)
+    reporter = RoundReporter(model, sampler, Broken(shares))
+    for x, y in reporter.steps(DataLoader(dataset, batch_sampler=sampler)):
+        mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+    return reporter.end_round()

@@ -100,6 +100,19 @@ def test_a_round_is_what_was_done_of_it(ranks: Ranks) -> None:
         assert all(seen == counted for seen, counted in told)
 
 
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ([], "ZeroDivisionError: my mistake"),
+        ([1, 2, 3], "the controller gave 3 shares; expected one for each of 2 ranks"),
+    ],
+    ids=str,
+)
+def test_what_rank_0s_controller_does_wrong_ends_all_ranks(ranks: Ranks, shares: list[int], said: str) -> None:
+    for told in ranks.run("tests.torch_cases:broken", 2, shares=shares):
+        assert told == {"error": f"CoreError: rank 0 got no shares: {said}"}
+
+
 def test_one_alone_needs_no_group() -> None:
     import torch
 

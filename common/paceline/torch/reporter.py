@@ -133,21 +133,21 @@ class RoundReporter:
             imbalance(_column(tables, FORWARD), samples), imbalance(_column(tables, COMPUTE), samples),
             tuple(float(table[:, EXPOSED].sum()) for table in tables), tuple(samples),
         )  # fmt: skip
-        shares, said = [0] * sampler.world, ""
+        shares, failure = [0] * sampler.world, None
         if sampler.rank == 0:
             try:
                 for rank, (table, energy) in enumerate(zip(tables, reports, strict=True)):
                     known = None if torch.isnan(energy).item() else float(energy)
                     if samples[rank]:
                         self.controller.observe(rank, float(table[:, COMPUTE].sum()), known, samples[rank])
-                shares = self.controller.allocate()
-            except PacelineError as error:
-                said = str(error)
-        return self._spread(shares, said)
+                shares = _checked(self.controller.allocate(), sampler.world)
+            except Exception as error:  # the others wait for an answer, whatever a controller raises
+                failure = error
+        return self._spread(shares, failure)
 
-    def _spread(self, shares: list[int], said: str) -> list[int]:
+    def _spread(self, shares: list[int], failure: Exception | None) -> list[int]:
         """Return rank 0's shares; raise what it could not get any for."""
-        text = said.encode()[:TEXT_BYTES]
+        text = _told(failure).encode()[:TEXT_BYTES]
         row = torch.tensor([len(text), *shares], dtype=torch.int64)
         dist.broadcast(row, src=0, group=self._group)
         if length := int(row[0]):
@@ -155,8 +155,21 @@ class RoundReporter:
             if text:
                 data[:] = torch.tensor(list(text), dtype=torch.uint8)
             dist.broadcast(data, src=0, group=self._group)
-            raise CoreError(f"rank 0 got no shares: {bytes(data.tolist()).decode(errors='replace')}")
+            said = bytes(data.tolist()).decode(errors="replace")
+            raise CoreError(f"rank 0 got no shares: {said}") from failure
         return [int(share) for share in row[1:]]
+
+
+def _checked(shares: list[int], world: int) -> list[int]:
+    if len(shares) != world:
+        raise CoreError(f"the controller gave {len(shares)} shares; expected one for each of {world} ranks")
+    return shares
+
+
+def _told(failure: Exception | None) -> str:
+    if failure is None:
+        return ""
+    return str(failure) if isinstance(failure, PacelineError) else f"{type(failure).__name__}: {failure}"
 
 
 def _column(tables: list[torch.Tensor], which: int) -> list[list[float]]:
