@@ -13,6 +13,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from paceline.errors import CoreError
 from paceline.torch import RoundReporter, SampleMean, UnevenBatchSampler, collate_with_empty, scale_loss
 
 
@@ -145,3 +146,69 @@ def adapt(rank: int, world: int, paces_s: list[float], rounds: int) -> Any:
         )
         sampler.set_shares(shares)
     return told
+
+
+def looks(rank: int, world: int) -> Any:
+    """Train a round in which two forwards make a loss, and a third one looks at what the step has made of the model."""
+    dataset = data(16)
+    model = DistributedDataParallel(Slow(0.01))
+    sampler = UnevenBatchSampler(len(dataset), batch=16)
+    reporter = RoundReporter(model, sampler)
+    for x, y in reporter.steps(DataLoader(dataset, batch_sampler=sampler)):
+        (mse_loss(model(x), y) + mse_loss(model(x), y)).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            model.module(x)
+    shares, figures = reporter.end_round(), reporter.figures
+    assert figures is not None
+    return {"shares": shares, "forward": figures.forward.slowest_s, "compute": figures.compute.slowest_s}
+
+
+def rounds_of(rank: int, world: int, steps: list[int]) -> Any:
+    """End rounds of so many steps each (an epoch has four); return what each was, with the samples that were seen."""
+    dataset = data(64)
+    model = DistributedDataParallel(network())
+    sampler = UnevenBatchSampler(len(dataset), batch=16, shares=[9, 55])
+    reporter = RoundReporter(model, sampler)
+    told: list[Any] = []
+    for wanted in steps:
+        sampler.set_epoch(0)
+        seen, left = 0, wanted
+        while left:
+            for x, y in reporter.steps(DataLoader(dataset, batch_sampler=sampler)):
+                mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+                seen, left = seen + len(x), left - 1
+                if not left:
+                    break
+        try:
+            reporter.end_round()
+            assert reporter.figures is not None
+            told.append([seen, reporter.figures.samples[rank]])
+        except CoreError as error:
+            told.append(str(error))
+    return told
+
+
+class Broken:
+    """A controller of somebody's own."""
+
+    def __init__(self, shares: list[int]) -> None:
+        self.shares = shares
+
+    def observe(self, i: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        """Take note of nothing."""
+
+    def allocate(self) -> list[int]:
+        if not self.shares:
+            raise ZeroDivisionError("my mistake")
+        return self.shares
+
+
+def broken(rank: int, world: int, shares: list[int]) -> Any:
+    """End a round with a controller that raises, or gives these shares."""
+    dataset = data(16)
+    model = DistributedDataParallel(network())
+    sampler = UnevenBatchSampler(len(dataset), batch=16)
+    reporter = RoundReporter(model, sampler, Broken(shares))
+    for x, y in reporter.steps(DataLoader(dataset, batch_sampler=sampler)):
+        mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+    return reporter.end_round()

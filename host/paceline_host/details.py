@@ -13,7 +13,7 @@ from paceline.core import Fit
 from paceline_host.ddp.paces import KIND as PACES
 from paceline_host.ledger import Ledger
 from paceline_host.owed_joules import owing
-from paceline_host.records import Board, Contribution, Energy
+from paceline_host.records import Board, Contribution, Energy, as_reported
 from paceline_host.waits import IDLE
 from paceline_host.waits import KIND as WAITS
 
@@ -104,14 +104,15 @@ def _board(board: Board, rows: Sequence[Contribution], splits: Sequence[Energy],
     accepted = [row for row in rows if row.verdict == "accepted"]
     samples = sum(row.samples for row in accepted)
     steps = sum(row.steps for row in accepted)
-    joules = [row.compute_uj for row in accepted if row.compute_uj is not None]
+    reported = as_reported(accepted)
+    joules = [row.compute_uj for row in reported if row.compute_uj is not None]
     totals = [split.total_uj for split in splits if split.total_uj is not None]
     sources = Counter(split.source for split in splits if split.total_uj is not None and split.source)
-    fit = _fit(accepted)
+    fit = _fit(reported)
     return BoardFigures(
         name=board.name, samples=samples,
         seconds_per_sample=sum(row.compute_us for row in accepted) * 1e-6 / samples if samples else None,
-        joules_per_sample=sum(joules) * 1e-6 / samples if samples and len(joules) == len(accepted) else None,
+        joules_per_sample=sum(joules) * 1e-6 / samples if samples and len(joules) == len(reported) else None,
         total_j=sum(totals) * 1e-6 if totals else None,
         gaps=len(totals) < len(splits) or len(splits) > 1 or owes,
         source=", ".join(sources) or board.energy_source,

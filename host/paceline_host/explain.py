@@ -21,7 +21,7 @@ from paceline_host.hfl.silos import of_rows
 from paceline_host.ledger import Ledger
 from paceline_host.mixing import explain as mixing
 from paceline_host.psl import explain as split
-from paceline_host.records import Run
+from paceline_host.records import Run, as_reported
 from paceline_host.runs import run_folders
 
 SCHEMA = "paceline-explain-1"
@@ -64,7 +64,9 @@ def explain(folder: Path, round_: int) -> Facts:
         idle = left_out.read(ledger.events(left_out.KIND)).get(round_, [])
         shares = {s.board: s.samples for s in ledger.slices(round_) if s.redealt_from is None}
         before = {s.board: s.samples for s in ledger.slices(round_ - 1) if s.redealt_from is None}
-        last = {c.board: c for c in ledger.contributions(round_ - 1, "accepted")} if round_ > 1 else {}
+        heard = as_reported(ledger.contributions(round_ - 1, "accepted")) if round_ > 1 else []
+        last = {c.board: c for c in heard}
+        done = sorted(ledger.contributions(round_, "accepted"), key=lambda c: c.lease)
     if run.regime == "async":
         return {"schema": SCHEMA, **mixing.explain(folder, round_)}
     if run.regime == "psl":
@@ -82,8 +84,9 @@ def explain(folder: Path, round_: int) -> Facts:
         {
             "board": names[i], "samples": shares[i], "samples_before": before.get(i, 0),
             "minimum": controller.limits(i)[0],
-            "capacity": controller.limits(i)[1], "seconds_per_sample": controller.seconds_per_sample[i],
+            "capacity": controller.limits(i)[1], "seconds_per_sample": made.seconds_per_sample(i),
             "energy_per_sample_j": controller.energy_per_sample_j[i], **_report(last.get(i)),
+            "slices": [c.samples for c in done if c.board == i],
             "flags": sorted(name for name, on in vars(controller.flags(i)).items() if on and name != "present"),
         }
         for i in present
@@ -103,6 +106,8 @@ def explain(folder: Path, round_: int) -> Facts:
     facts |= {"silos": each} if run.silos else each[0]
     if kind.kind == "oort":
         facts |= {"kind": "oort", "left_out": [names[i] for i in idle]}
+    if kind.kind == "ema-batch":
+        facts |= {"kind": "ema-batch", "every": kind.every}
     return {**facts, "boards": entries}
 
 
@@ -219,6 +224,9 @@ def _plan_words(facts: Facts) -> list[str]:
     if facts["kind"] == "oort":
         left = ", ".join(facts["left_out"]) or "nobody"
         return [f"oort selects boards by speed, by how long they were left out, and by chance; left out: {left}"]
+    if facts["kind"] == "ema-batch":
+        when = f"every {facts['every']} steps, by these" if facts["every"] else "each round, by the one before"
+        return [f"shares follow throughput alone, no joules, no dead-band: half of what was known, half new {when}"]
     if facts["kind"] == "weighted":
         lines = [
             f"cost = {facts['w_time']:g} x seconds / median ({_ms(facts['median_seconds_per_sample'])} a sample)"
@@ -256,6 +264,9 @@ def _board_words(facts: Facts, entry: Facts) -> list[str]:
         )
     elif entry["seconds_per_sample"] is None:
         lines.append("it has reported nothing yet; the median of the others stands for its costs")
+    if len(entry["slices"]) > 1:
+        parts = " + ".join(str(samples) for samples in entry["slices"])
+        lines.append(f"the round was dealt anew in its course; it did {parts} = {sum(entry['slices'])} samples")
     if "cost" in entry:
         lines.append(f"cost {entry['cost']:.4g} (1 is typical), which alone would make {entry['unlimited_share']:.1f}")
         if entry["at_limit"]:

@@ -167,6 +167,7 @@ class Refused(Message):
 FROM_OPERATOR: tuple[type[Message], ...] = (Submit, Status, Runs, Stop, Resume, Watch, Unwatch, Divide)
 TO_OPERATOR: tuple[type[Message], ...] = (Queued, Told, Stopping, News, Ended, Refused)
 
+NAME_LETTERS = 90  # of an experiment or a script; a number comes behind it
 # Names of tickets and experiments become names of folders.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -191,7 +192,7 @@ def _is_text(value: Any) -> bool:
 
 def _check_for(name: str, hint: Any) -> _Check:
     if name == "name":
-        return lambda value: type(value) is str and is_name(value) and len(value) <= 90  # a number comes behind it
+        return lambda value: type(value) is str and is_name(value) and len(value) <= NAME_LETTERS
     if name == "ticket":
         return lambda value: type(value) is str and (not value or is_name(value))
     return {int: _is_int, str: _is_text, bool: lambda value: type(value) is bool}[hint]

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from paceline.quick import quicken
@@ -15,6 +16,7 @@ PARTS = ("compute", "wait", "transfer", "wasted", "other")  # the five-way split
 
 __all__ = [
     "PARTS", "Board", "Contribution", "Energy", "Epoch", "Event", "Mix", "Round", "Run", "Slice", "Step", "Verdict",
+    "as_reported",
 ]  # fmt: skip
 
 
@@ -112,6 +114,20 @@ class Contribution:
     update_norm: float | None = None  # per local step
     update_bytes: int = 0
     compute_sampling_uj: int | None = None
+
+
+def as_reported(rows: Sequence[Contribution]) -> list[Contribution]:
+    """Return accepted contributions as policies heard of them: in order of leases, a synchronised rank's round as one.
+
+    Such a rank measures its round as a whole, which stands in its last slice; the others have no time of their own.
+    """
+    ranks = [c for c in rows if c.compute_us]
+    if len(ranks) == len(rows):
+        return sorted(rows, key=lambda c: c.lease)
+    samples: Counter[tuple[int, int]] = Counter()
+    for c in rows:
+        samples[c.round, c.board] += c.samples
+    return [replace(c, samples=samples[c.round, c.board]) for c in ranks]
 
 
 @dataclass(frozen=True)

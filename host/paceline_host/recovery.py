@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import DamagedError, RunError, StorageError
@@ -96,7 +96,7 @@ def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
     """
     with Ledger(folder) as ledger:
         if ledger.run.regime == "async":  # nothing was planned
-            for c in _accounts(ledger.contributions(verdict="accepted")):
+            for c in records.as_reported(ledger.contributions(verdict="accepted")):
                 planner.observe(c.board, *_report(c))
             return
         waits, idle = _told(ledger), left_out.read(ledger.events(left_out.KIND))
@@ -115,7 +115,7 @@ def replay(planner: Planner, folder: Path, before: int | None = None) -> None:
                 )
             for pace in steps[row.round]:
                 planner.observe_steps(*pace)
-            for c in _accounts(ledger.contributions(row.round, "accepted")):
+            for c in records.as_reported(ledger.contributions(row.round, "accepted")):
                 planner.observe(c.board, *_report(c))
 
 
@@ -147,7 +147,7 @@ class Reported:
                     self._steps[number, pace[0]].append(pace)
             self._reports: dict[int, list[records.Contribution]] = defaultdict(list)
             for number in self._plans:
-                self._reports[number] = _accounts(ledger.contributions(number, "accepted"))
+                self._reports[number] = records.as_reported(ledger.contributions(number, "accepted"))
 
     def plan(self, present: Sequence[int]) -> list[int]:
         """Return the shares of the present boards. Raises RunError where that run was another, or is at its end."""
@@ -207,14 +207,6 @@ def _tell(planner: Planner, board: int, values: Sequence[float]) -> None:
 
 def _number(item: tuple[str, object]) -> int:
     return int(item[0])
-
-
-def _accounts(rows: Sequence[records.Contribution]) -> list[records.Contribution]:
-    """Return a round's contributions as policies heard of them: in order of leases, a synchronised rank's as one."""
-    ranks = [c for c in rows if c.compute_us]
-    if len(ranks) == len(rows):
-        return sorted(rows, key=lambda c: c.lease)
-    return [replace(c, samples=sum(o.samples for o in rows if o.board == c.board)) for c in ranks]
 
 
 def _report(row: records.Contribution) -> tuple[float, float | None, int]:

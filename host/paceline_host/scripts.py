@@ -2,8 +2,10 @@
 """Shares for training scripts that run elsewhere, by the host's policies: reports of a round in, shares of the next
 one out. Pure: time is an argument. Knows no run: a script's ranks, data and steps are its own affair.
 
-What is known of a script is memory. A host that is started again, or that hears of a round out of turn, begins anew
-from the reports it is given, which is as if that round had been the script's first.
+Scripts are told apart by operator, name and `life`, which each makes up when it starts: one with another's name, or
+that one started again, is judged by its own measurements alone. What is known of a script is memory. A host that is
+started again, or that hears of a round out of turn, begins anew from the reports it is given, which is as if that round
+had been the script's first.
 """
 
 from __future__ import annotations
@@ -20,16 +22,18 @@ from paceline_host import planner
 from paceline_host.planner import Planner
 
 KEPT = 64  # scripts; the one that has been silent for longest is forgotten
+LIFE = 64  # characters of what tells a script from others of its name
 RANKS = 4096  # a document of 1 MiB has room for the reports of so many
 
 Report = tuple[float, float | None, int]  # seconds of computing, joules (None: unknown), samples
+
+_Key = tuple[str, str, str]  # operator, name, life
 
 
 @dataclass
 class _Script:
     """One script."""
 
-    by: str
     terms: tuple[str, int, int, int]  # policy, ranks, budget, minimum
     planner: Planner
     round: int  # that was planned last
@@ -42,13 +46,14 @@ class Scripts:
     """`answer` what scripts ask; `rows` for the status."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Script] = {}  # by name, the last that asked at the end
+        self._known: dict[_Key, _Script] = {}  # the last that asked at the end
 
     def answer(self, by: str, message: w.Divide, now_s: float) -> w.Message:
         """Return the shares of a round, or why there are none."""
         try:
             terms, reports = _read(message.document)
-            script = self._plan(by, message, terms, reports, now_s)
+            key = by, message.name, _life(message.document)
+            script = self._plan(key, message.round, terms, reports, now_s)
         except SettingsError as error:
             return w.Refused(message.request, error.exit_code, document={"errors": error.errors})
         except (ValueError, CoreError, RunError) as error:
@@ -58,16 +63,16 @@ class Scripts:
         return w.Told(message.request, document={"round": script.round, "shares": script.shares, "notes": notes})
 
     def _plan(
-        self, by: str, message: w.Divide, terms: tuple[str, int, int, int], reports: Sequence[Report | None],
-        now_s: float,
+        self, key: _Key, number: int, terms: tuple[str, int, int, int], reports: Sequence[Report | None], now_s: float
     ) -> _Script:  # fmt: skip
-        before = self._known.get(message.name)
-        goes_on = before is not None and (before.by, before.terms) == (by, terms)
-        if before is not None and goes_on and (before.round, before.reports) == (message.round, reports):
+        before = self._known.get(key)
+        if before is not None and before.terms != terms:
+            before = None
+        if before is not None and (before.round, before.reports) == (number, reports):
             before.asked_s = now_s  # the answer was lost
             return before
         name, ranks, budget, minimum = terms
-        if before is not None and goes_on and before.round + 1 == message.round:
+        if before is not None and before.round + 1 == number:
             made = before.planner
         else:
             made = planner.make(policy(name), ranks, budget, minimum)
@@ -75,9 +80,9 @@ class Scripts:
         for rank, report in enumerate(reports):
             if report is not None:
                 made.observe(rank, *report)
-        script = _Script(by, terms, made, message.round, reports, made.plan(range(ranks)), now_s)
-        self._known.pop(message.name, None)
-        self._known[message.name] = script
+        script = _Script(terms, made, number, reports, made.plan(range(ranks)), now_s)
+        self._known.pop(key, None)
+        self._known[key] = script
         if len(self._known) > KEPT:
             del self._known[next(iter(self._known))]
         return script
@@ -85,9 +90,9 @@ class Scripts:
     def rows(self, now_s: float) -> list[dict[str, Any]]:
         """Return what is known of each script."""
         return [
-            {"name": name, "by": one.by, "policy": one.terms[0], "round": one.round, "shares": one.shares,
+            {"name": name, "by": by, "policy": one.terms[0], "round": one.round, "shares": one.shares,
              "last_s": round(now_s - one.asked_s, 3)}
-            for name, one in self._known.items()
+            for (by, name, _), one in self._known.items()
         ]  # fmt: skip
 
 
@@ -107,6 +112,14 @@ def _read(document: w.Document) -> tuple[tuple[str, int, int, int], list[Report 
     if not isinstance(rows, list) or len(rows) not in (0, ranks):
         raise ValueError(f"expected no reports, or one of each of {ranks} ranks")
     return (name, ranks, budget, minimum), [_report(rank, row) for rank, row in enumerate(rows)]
+
+
+def _life(document: w.Document) -> str:
+    """Return what a script calls itself beside its name; one of before there were lives: nothing."""
+    life = document.get("life", "")
+    if not isinstance(life, str) or len(life) > LIFE:
+        raise ValueError(f"life is {life!r:.60}; expected at most {LIFE} characters")
+    return life
 
 
 def _report(rank: int, row: object) -> Report | None:

@@ -8,7 +8,7 @@ and the host are in no figure, so the recorded run is told by the same model, it
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,11 +16,12 @@ from statistics import median
 from typing import Any
 
 from paceline.core import Fit
-from paceline.errors import RunError
+from paceline.errors import RunError, SettingsError
+from paceline.policies import fits, policy
 from paceline_host import left_out
 from paceline_host.explain import planner_of
 from paceline_host.ledger import Ledger
-from paceline_host.records import Contribution, Energy, Run
+from paceline_host.records import Contribution, Energy, Run, as_reported
 
 SCHEMA = "paceline-whatif-1"
 
@@ -73,6 +74,11 @@ class Recording:
             raise RunError(f"{folder}: boards took slices as they were done with the last; no policy divided samples")
         if not self.plans:
             raise RunError(f"{folder}: no round of it was finished, so there are no costs to replay")
+        if policy(self.run.policy).every:  # a plan was only where its round began
+            done = Counter[tuple[int, int]]()
+            for one in rows:
+                done[one.round, one.board] += one.samples
+            self.plans = {round_: {board: done[round_, board] for board in plan} for round_, plan in self.plans.items()}
         self._folder = folder
         self.measured_s = sum(row.makespan_s for row in rounds if row.makespan_s is not None)
         self._costs = _costs(rows)
@@ -133,12 +139,18 @@ class Recording:
 def whatif(folder: Path, policies: Sequence[str]) -> dict[str, Any]:
     """Return the recorded run and it under each policy, as one JSON object."""
     recording = Recording(folder)
+    regime = recording.run.regime
+    unfit = [name for name in policies if not fits(policy(name), regime)]
+    if unfit:
+        raise SettingsError([f"--policy: {name} cannot divide a run of regime {regime}" for name in unfit])
     recorded = recording.outcome(recording.run.policy, recording.plans)
     return {
         "schema": SCHEMA, "run": recording.run.run_id, "rounds": len(recording.plans),
         "measured_makespan_s": recording.measured_s, "boards": recording.names,
         "recorded": _entry(recorded, recorded),
         "policies": [_entry(recording.under(name), recorded) for name in policies],
+        "notes": [f"{name}: by plans of whole rounds; what it gains within one is left out" for name in policies
+                  if policy(name).every],
     }  # fmt: skip
 
 
@@ -164,7 +176,7 @@ def table(found: dict[str, Any]) -> str:
         cells += [f"{_joules(one['total_j']):>9} {_change(one['joules_against_recorded'], number):>8}"]
         cells += [f"{_joules(one['compute_j']):>9} {_joules(one['wait_j']):>9}"]
         lines.append(" ".join(cells))
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *found["notes"]] if found["notes"] else lines)
 
 
 def _change(value: float | None, number: int) -> str:
@@ -178,7 +190,7 @@ def _joules(value: float | None) -> str:
 def _costs(rows: Sequence[Contribution]) -> dict[int, dict[int, _Cost]]:
     """Return what each board did in each round, slices of one round together."""
     parts: dict[tuple[int, int], list[Contribution]] = defaultdict(list)
-    for row in rows:
+    for row in as_reported(rows):
         if row.compute_us > 0 and row.samples > 0:
             parts[row.board, row.round].append(row)
     found: dict[int, dict[int, _Cost]] = defaultdict(dict)

@@ -88,6 +88,31 @@ def test_the_reporter_gives_the_slower_rank_less(ranks: Ranks) -> None:
     assert first[0]["exposed"][0] > first[0]["exposed"][1]  # the faster one waits
 
 
+def test_all_forwards_that_lead_to_the_gradients_are_measured_and_no_later_one(ranks: Ranks) -> None:
+    for told in ranks.run("tests.torch_cases:looks", 2):
+        assert sum(told["shares"]) == 16
+        assert 2 * 8 * 0.01 <= told["forward"] <= told["compute"]  # as declared there; more where the machine is busy
+
+
+def test_a_round_is_what_was_done_of_it(ranks: Ranks) -> None:
+    for told in ranks.run("tests.torch_cases:rounds_of", 2, steps=[2, 4, 0, 11]):
+        assert "no step was done" in told.pop(2)
+        assert all(seen == counted for seen, counted in told)
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ([], "ZeroDivisionError: my mistake"),
+        ([1, 2, 3], "the controller gave 3 shares; expected one for each of 2 ranks"),
+    ],
+    ids=str,
+)
+def test_what_rank_0s_controller_does_wrong_ends_all_ranks(ranks: Ranks, shares: list[int], said: str) -> None:
+    for told in ranks.run("tests.torch_cases:broken", 2, shares=shares):
+        assert told == {"error": f"CoreError: rank 0 got no shares: {said}"}
+
+
 def test_one_alone_needs_no_group() -> None:
     import torch
 
@@ -121,6 +146,56 @@ def test_a_state_goes_on_where_the_round_was() -> None:
         sampler(batch=9).load_state_dict(state)
 
 
+def test_a_loop_over_epochs_goes_on_where_a_state_was() -> None:
+    whole, again = sampler(), sampler()
+    state = whole.state_dict(step=1)
+    again.load_state_dict(state)
+    trained = []
+    for epoch in range(2):  # as the loop of paceline.torch does
+        again.set_epoch(epoch)
+        assert again.state_dict()["step"] == again.first_step == (1 if epoch == 0 else 0)
+        trained.append(list(again))
+    assert trained[0] == list(whole)[1:]
+    again.set_epoch(1)
+    assert list(again) == trained[1], "a round that was trained is trained whole where it is chosen again"
+    again.load_state_dict(state)
+    again.set_epoch(1)
+    assert again.first_step == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"step": -3}, "the state's step is -3; expected a whole number, at least 0"),
+        ({"step": 5}, "the state has step 5, a round has 4"),
+        ({"step": 1.5}, "the state's step is 1.5"),
+        ({"round": -1}, "the state's round is -1"),
+        (None, "is no state"),
+        ({}, "is no state"),
+    ],
+)
+def test_a_state_that_is_none_is_refused_and_changes_nothing(changes: Any, said: str) -> None:
+    one = sampler()
+    before = one.state_dict()
+    with pytest.raises(CoreError, match=said):
+        one.load_state_dict({**before, **changes} if changes else changes)
+    assert one.state_dict() == before
+
+
+def test_new_shares_leave_the_iteration_under_way_its_own_counts() -> None:
+    one = sampler(shares=[10, 10, 10])
+    old = [one.counts(step) for step in range(one.steps)]
+    for step, batch in enumerate(one):
+        one.set_shares([4, 22, 4])
+        assert (len(batch), sum(one.counts_of(step, rank) for rank in range(3))) == one.counts(step) == old[step]
+    assert one.counts(0) == old[0]  # a loader's workers are ahead: its loop may still be at these
+    assert [len(batch) for batch in one] == [one.counts(step)[0] for step in range(one.steps)]
+    assert sum(one.counts(step)[0] for step in range(one.steps)) == 22
+    one.set_shares([10, 10, 10])
+    one.set_epoch(1)
+    assert one.counts(0) == old[0]
+
+
 def test_a_round_shorter_than_an_epoch_goes_on_in_the_stream() -> None:
     three = [sampler(budget=20, rank=rank) for rank in range(3)]
     taken = []
@@ -140,6 +215,38 @@ def test_shares_that_do_not_fit_are_refused_with_what_is_possible() -> None:
         sampler(samples=8, batch=1)
     with pytest.raises(CoreError, match="rank 3 of 3"):
         sampler(rank=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"shares": [10.5, 9.5, 10.0]}, "a share is 10.5; expected a whole number"),  # trained 29 of 30 samples
+        ({"shares": ["10", "10", "10"]}, "a share is '10'"),
+        ({"shares": [-5, 20, 15]}, "a share is -5"),
+        ({"samples": 1.5}, "samples is 1.5; expected a whole number, at least 1"),
+        ({"batch": 0}, "batch is 0"),
+        ({"budget": -5}, "budget is -5; expected a whole number, at least 1"),
+        ({"minimum": 11}, "minimum is 11 for each of 3 ranks .* expected at most 10"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_what_is_no_count_is_refused_by_its_name(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(CoreError, match=said):
+        sampler(**changes)
+
+
+@pytest.mark.parametrize("epoch", [-1, "a", None, 0.5])
+def test_an_epoch_that_is_none_is_refused(epoch: Any) -> None:
+    with pytest.raises(CoreError, match=r"the epoch is .*; expected a whole number, at least 0"):
+        sampler().set_epoch(epoch)
+
+
+def test_a_step_that_is_none_has_no_counts() -> None:
+    for step in (-1, 4):
+        with pytest.raises(CoreError, match=f"there is no step {step}; a round has steps 0 to 3"):
+            sampler().counts(step)
+        with pytest.raises(CoreError, match=f"there is no step {step}"):
+            sampler().counts_of(step, 0)
 
 
 def test_the_example_runs_under_torchrun(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class Story:
     accuracy: Sequence[float | None] = (0.5, 0.8, 0.9)
     overruns: int = 0
     update_bytes: int = 0
+    in_two: bool = False  # as ranks whose round was dealt anew in its middle: measured as a whole, in the last slice
 
     def tell(self, folder: Path, *, ended: bool = True) -> None:
         """Write the whole run into a new folder."""
@@ -75,6 +76,13 @@ class Story:
                 energy_source=self.source, overruns=self.overruns, update_sha256=hashlib.sha256(update).hexdigest(),
                 update_norm=1.0, update_bytes=len(update),
             )  # fmt: skip
+            if self.in_two and s.samples > 1:
+                half = [(s.board, s.samples // 2), (s.board, s.samples - s.samples // 2)]
+                first, last = regime.on_lost(s, half, len(slices) + 2 * s.index)
+                journal.add_slices([first, last])
+                unmeasured = replace(row, slice=first.index, samples=first.samples, compute_us=0, compute_uj=None)
+                batch.append((unmeasured, None))
+                row = replace(row, slice=last.index, lease=row.lease + 50, samples=last.samples)
             batch.append((row, update or None))
         assert all(journal.add_contributions(batch))
         end_s = now_s + max(seconds.values())

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paceline.errors import RunError, StorageError
+from paceline.errors import RunError, SettingsError, StorageError
 from paceline.policies import policy
 from paceline_host import planner
 from paceline_host.cli import main
@@ -74,6 +75,15 @@ def test_a_policy_without_costs_says_so(tmp_path: Path, name: str) -> None:
     assert "shares do not follow costs" in "\n".join(words(explain(told(tmp_path, name), 2)))
 
 
+def test_shares_by_throughput_are_explained_by_it(tmp_path: Path) -> None:
+    facts = explain(told(tmp_path, "ema-batch"), 3)
+    assert facts["boards"][1]["seconds_per_sample"] == pytest.approx(0.03)
+    text = "\n".join(words(facts))
+    assert "shares follow throughput alone" in text
+    assert "half new each round, by the one before" in text
+    assert "do not follow costs" not in text
+
+
 def test_what_was_not_there_is_named(tmp_path: Path) -> None:
     folder = told(tmp_path, "time")
     with pytest.raises(RunError, match="no round 9; rounds 1 to 4"):
@@ -129,6 +139,29 @@ def test_a_run_under_its_own_policy_costs_what_it_cost(tmp_path: Path) -> None:
     assert "(recorded)" in table(found)
 
 
+def test_what_a_policy_would_have_done_within_rounds_is_said_to_be_left_out(tmp_path: Path) -> None:
+    run = run_row(run_id="c-001/time", policy="time", regime="ddp", rounds=4)
+    folder = told(tmp_path, "time", run=run)
+    found = whatif(folder, ["ema-batch", "ema-batch:every=2"])
+    assert found["notes"] == ["ema-batch:every=2: by plans of whole rounds; what it gains within one is left out"]
+    assert table(found).endswith("is left out")
+    assert whatif(folder, ["equal"])["notes"] == []
+    with pytest.raises(SettingsError, match="oort cannot divide a run of regime ddp"):
+        whatif(folder, ["oort"])
+
+
+def test_a_recorded_run_that_was_dealt_anew_within_rounds_is_told_by_what_was_done(tmp_path: Path) -> None:
+    run = run_row(run_id="c-001/every", policy="ema-batch:every=2", regime="ddp", rounds=4)
+    folder = tmp_path / "c-001" / "every"
+    Story(run=run, shares=[(34, 33, 33)] * 4, accuracy=[0.5] * 4).tell(folder)
+    with sqlite3.connect(folder / "journal.sqlite") as journal:  # as if board 0 had taken over from the others
+        journal.execute("UPDATE contribution SET samples = 60, compute_us = 600000 WHERE board = 0")
+        journal.execute("UPDATE contribution SET samples = 20, compute_us = 600000 WHERE board > 0")
+    recorded = whatif(folder, ["equal"])["recorded"]
+    assert recorded["shares"] == (60, 20, 20)
+    assert recorded["seconds"] == pytest.approx(4 * 0.6)
+
+
 def test_least_joules_cost_no_more_than_what_was_recorded(tmp_path: Path) -> None:
     found = whatif(told(tmp_path, "equal", rounds=6), ["frontier:energy", "frontier:time"])
     assert Recording(tmp_path / "c-001" / "equal").wait_w
@@ -165,6 +198,21 @@ def test_the_status_of_what_cannot_be_answered_is_in_the_help(
         main([command, "--help"])
     exits = " ".join(capsys.readouterr().out.replace("\xa0", " ").split()).partition("exit status")[2]
     assert f"{status} the run failed" in exits
+
+
+def test_a_round_that_was_dealt_in_several_slices_costs_what_it_cost(tmp_path: Path) -> None:
+    from paceline_host.details import details
+
+    whole, cut = (told(tmp_path / str(halves), "time", rounds=6, in_two=halves) for halves in (False, True))
+    facts, others = explain(cut, 3), explain(whole, 3)
+    assert [entry.pop("slices") for entry in facts["boards"]] == [[30, 30], [10, 10], [10, 10]]
+    assert [entry.pop("slices") for entry in others["boards"]] == [[60], [20], [20]]
+    assert facts == others
+    assert "dealt anew in its course; it did 30 + 30 = 60 samples" in "\n".join(words(explain(cut, 3), "board-0"))
+    assert whatif(cut, ["equal"]) == whatif(whole, ["equal"])
+    ours, theirs = details(cut).boards[0], details(whole).boards[0]
+    assert ours.joules_per_sample is not None
+    assert (ours.proportional, ours.joules_per_sample) == (theirs.proportional, theirs.joules_per_sample)
 
 
 def test_the_page_shows_both_models_of_a_boards_seconds(tmp_path: Path) -> None:

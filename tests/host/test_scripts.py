@@ -52,6 +52,18 @@ def test_shares_are_those_of_a_runs_planner(name: str) -> None:
     )
 
 
+def test_scripts_of_one_name_are_judged_by_their_own_measurements() -> None:
+    scripts, alone = Scripts(), Scripts()
+    twins = {"a": (0.1, 0.1, 0.3), "b": (0.9, 0.1, 0.1)}
+    planned = {life: [30, 30, 30] for life in twins}
+    for number in (2, 3, 4):
+        for life, paces_s in twins.items():
+            told = [[pace * n, None, n] for pace, n in zip(paces_s, planned[life], strict=True)]
+            planned[life] = shares(ask(scripts, number, told, life=life))
+            assert planned[life] == shares(ask(alone, number, told, life))
+    assert [row["shares"] for row in scripts.rows(0.0)] == list(planned.values())
+
+
 def test_a_question_that_comes_twice_has_one_answer_and_is_learned_from_once() -> None:
     scripts, others = Scripts(), Scripts()
     told = reports([30, 30, 30])
@@ -89,6 +101,7 @@ def test_scripts_that_are_silent_for_longest_are_forgotten() -> None:
         ({"ranks": 0}, [], "0 ranks; expected 1 to"),
         ({"ranks": "many"}, [], "expected whole numbers"),
         ({"budget": 5}, [], "budget = 5 is below 3 boards x 2 samples"),
+        ({"life": 5}, [], "life is 5; expected at most 64 characters"),
         ({}, [None], "one of each of 3 ranks"),
         ({}, [None, None, [0.0, None, 1]], "rank 2 reports"),
         ({}, [None, None, [1.0, -1.0, 1]], "rank 2 reports"),

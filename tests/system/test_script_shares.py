@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from paceline_host.host_controller import HostController
+
 from .fleet_tools import Bench
 from .test_daemon import Daemon
 
@@ -33,6 +35,19 @@ def test_a_script_under_torchrun_has_its_shares_from_a_host(bench: Bench) -> Non
     assert str(script["shares"]) == printed[-1]
     assert script["shares"][0] < script["shares"][1], "rank 0 is made slow there"
     assert f"script   uneven-ddp of {script['by']}, time: round 5, shares" in daemon.ask("status").out
+
+
+def test_two_scripts_of_one_name_have_a_life_each(bench: Bench) -> None:
+    daemon = Daemon(bench)
+    daemon.start()
+    shares = [[500, 500], [500, 500]]
+    twins = [HostController("twin", 2, 1000, host=str(daemon.home)) for _ in shares]
+    for _ in range(2):
+        for number, (twin, paces_s) in enumerate(zip(twins, ((1e-3, 3e-3), (9e-3, 1e-3)), strict=True)):
+            for rank, pace in enumerate(paces_s):
+                twin.observe(rank, pace * shares[number][rank], None, shares[number][rank])
+            shares[number] = twin.allocate()
+    assert shares == [[750, 250], [100, 900]]
 
 
 def test_without_the_host_both_ranks_end_with_its_sentence(bench: Bench) -> None:

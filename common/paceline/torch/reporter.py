@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures a rank's steps under DistributedDataParallel and turns them into the next shares.
 
-Forward, compute (from forward's begin until the last local gradient) and exposed synchronisation (from there until the
-last sum) are separate; waiting is never taken for work. At a round's end all ranks exchange their reports; rank 0 asks
-the controller, which is one in this process, or a host (paceline_host.host_controller).
+Forward, compute (from the first forward's begin until the last local gradient) and exposed synchronisation (from there
+until the last sum) are separate; waiting is never taken for work. At a round's end all ranks exchange their reports;
+rank 0 asks the controller, which is one in this process, or a host (paceline_host.host_controller).
 """
 
 from __future__ import annotations
@@ -68,31 +68,60 @@ class RoundReporter:
             participants=sampler.world, budget=sampler.budget, w_energy=w_energy, minimum=sampler.least_share
         )
         self._sampler, self._joules, self._group = sampler, joules, group
-        self._begin_s = self._forward_s = 0.0
+        self._begin_s = self._forward_s = self._forward_from_s = 0.0
+        self._given: list[int] = []  # samples of each rank in the step that is under way
         self._rows: list[tuple[float, float, float]] = []
+        self._samples = [0] * sampler.world  # in these rows
         model.module.register_forward_pre_hook(self._forward_begins)
         model.module.register_forward_hook(self._forward_ends)
 
     def _forward_begins(self, module: Any, inputs: Any) -> None:
-        self._begin_s = time.monotonic()
+        self._forward_from_s = time.monotonic()
+        if self._is_at_work and not self._begin_s:
+            self._begin_s = self._forward_from_s
 
     def _forward_ends(self, module: Any, inputs: Any, outputs: Any) -> None:
-        self._forward_s = time.monotonic() - self._begin_s
+        if self._is_at_work:
+            self._forward_s += time.monotonic() - self._forward_from_s
+
+    @property
+    def _is_at_work(self) -> bool:
+        """The step's gradients are yet to come. A forward after them, to look at results, is none of the step."""
+        return self.mean.counts is not None
 
     def steps(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches of a round's loader; each is one forward, one backward and one optimiser step."""
-        for step, batch in enumerate(loader, start=self._sampler.first_step):
-            self.mean.counts = self._sampler.counts(step)
+        """Yield the batches of a round's loader; each is one forward, one backward and one optimiser step.
+
+        All ranks may leave the loop early, or go through several loaders: a round is the steps until `end_round`.
+        """
+        sampler = self._sampler
+        for step, batch in enumerate(loader, start=sampler.first_step):
+            self._end_step()
+            self.mean.counts = sampler.counts(step)
+            self._given = [sampler.counts_of(step, rank) for rank in range(sampler.world)]
+            self._begin_s = self._forward_s = 0.0
             yield batch
-            mean = self.mean
+        self._end_step()
+
+    def _end_step(self) -> None:
+        """Take note of the step under way, unless it was left before its gradients were there."""
+        mean, given = self.mean, self._given
+        if given and mean.counts is None:
             self._rows.append((self._forward_s, mean.local_s - self._begin_s, max(0.0, mean.synced_s - mean.local_s)))
+            self._samples = [done + count for done, count in zip(self._samples, given, strict=True)]
+        self._given, mean.counts = [], None
 
     def end_round(self) -> list[int]:
         """Exchange reports, let rank 0's controller learn from them, and return the next shares, the same on all ranks.
 
-        Raises CoreError on all ranks where rank 0 got none; the round's figures are there nevertheless.
+        Raises CoreError on all ranks where rank 0 got none; the round's figures are there nevertheless. And where no
+        step was done.
         """
-        sampler, rows = self._sampler, self._rows
+        self._end_step()
+        sampler, rows, samples = self._sampler, self._rows, self._samples
+        if not rows:
+            raise CoreError("end_round: no step was done since the round began; go through the loader by `steps`")
+        self._rows, self._samples = [], [0] * sampler.world
         own = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), 3)
         tables = [torch.empty_like(own) for _ in range(sampler.world)]
         dist.all_gather(tables, own, group=self._group)
@@ -100,30 +129,25 @@ class RoundReporter:
         report = torch.tensor([float("nan") if joules is None else joules], dtype=torch.float64)
         reports = [torch.empty_like(report) for _ in range(sampler.world)]
         dist.all_gather(reports, report, group=self._group)
-        first = sampler.steps - len(rows)
-        samples = [
-            sum(sampler.counts_of(step, rank) for step in range(first, sampler.steps)) for rank in range(sampler.world)
-        ]
         self.figures = RoundFigures(
             imbalance(_column(tables, FORWARD), samples), imbalance(_column(tables, COMPUTE), samples),
             tuple(float(table[:, EXPOSED].sum()) for table in tables), tuple(samples),
         )  # fmt: skip
-        self._rows = []
-        shares, said = [0] * sampler.world, ""
+        shares, failure = [0] * sampler.world, None
         if sampler.rank == 0:
             try:
                 for rank, (table, energy) in enumerate(zip(tables, reports, strict=True)):
                     known = None if torch.isnan(energy).item() else float(energy)
                     if samples[rank]:
                         self.controller.observe(rank, float(table[:, COMPUTE].sum()), known, samples[rank])
-                shares = self.controller.allocate()
-            except PacelineError as error:
-                said = str(error)
-        return self._spread(shares, said)
+                shares = _checked(self.controller.allocate(), sampler.world)
+            except Exception as error:  # the others wait for an answer, whatever a controller raises
+                failure = error
+        return self._spread(shares, failure)
 
-    def _spread(self, shares: list[int], said: str) -> list[int]:
+    def _spread(self, shares: list[int], failure: Exception | None) -> list[int]:
         """Return rank 0's shares; raise what it could not get any for."""
-        text = said.encode()[:TEXT_BYTES]
+        text = _told(failure).encode()[:TEXT_BYTES]
         row = torch.tensor([len(text), *shares], dtype=torch.int64)
         dist.broadcast(row, src=0, group=self._group)
         if length := int(row[0]):
@@ -131,8 +155,21 @@ class RoundReporter:
             if text:
                 data[:] = torch.tensor(list(text), dtype=torch.uint8)
             dist.broadcast(data, src=0, group=self._group)
-            raise CoreError(f"rank 0 got no shares: {bytes(data.tolist()).decode(errors='replace')}")
+            said = bytes(data.tolist()).decode(errors="replace")
+            raise CoreError(f"rank 0 got no shares: {said}") from failure
         return [int(share) for share in row[1:]]
+
+
+def _checked(shares: list[int], world: int) -> list[int]:
+    if len(shares) != world:
+        raise CoreError(f"the controller gave {len(shares)} shares; expected one for each of {world} ranks")
+    return shares
+
+
+def _told(failure: Exception | None) -> str:
+    if failure is None:
+        return ""
+    return str(failure) if isinstance(failure, PacelineError) else f"{type(failure).__name__}: {failure}"
 
 
 def _column(tables: list[torch.Tensor], which: int) -> list[list[float]]:

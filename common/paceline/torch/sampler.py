@@ -10,6 +10,7 @@ the shares are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -35,16 +36,22 @@ class UnevenBatchSampler(Sampler[list[int]]):
         grouped = dist.is_available() and dist.is_initialized()
         self.rank = rank if rank is not None else dist.get_rank() if grouped else 0
         self.world = world if world is not None else dist.get_world_size() if grouped else 1
-        if not 0 <= self.rank < self.world or min(samples, batch) < 1:
+        if not 0 <= _whole("rank", self.rank) < _whole("world", self.world, 1):
             raise CoreError(
-                f"UnevenBatchSampler: rank {self.rank} of {self.world}, {samples} samples, batch {batch}; expected a "
-                "rank below the world's size, one sample and a batch of one at least"
+                f"UnevenBatchSampler: rank {self.rank} of {self.world}; expected one below the world's size"
             )
-        self.samples, self.batch, self.minimum, self.seed = samples, batch, minimum, seed
-        self.budget = samples if budget is None else budget
-        self.steps = steps_of(self.budget, batch)
+        self.samples, self.batch = _whole("samples", samples, 1), _whole("batch", batch, 1)
+        self.minimum, self.seed = _whole("minimum", minimum), _whole("seed", seed)
+        self.budget = self.samples if budget is None else _whole("budget", budget, 1)
+        if self.world * self.minimum > self.budget:
+            raise CoreError(
+                f"UnevenBatchSampler: minimum is {minimum} for each of {self.world} ranks in each step, of a budget of "
+                f"{self.budget}; expected at most {self.budget // self.world}"
+            )
+        self.steps = steps_of(self.budget, self.batch)
         self._round = self._first = self._given = 0
         self._order: tuple[int, Any] = (-1, None)
+        self._begun = False  # an iteration, whose loop may still be at it after its last batch was handed out
         self.set_shares(equal_shares(self.budget, self.world, self.steps, minimum) if shares is None else shares)
 
     @property
@@ -58,25 +65,40 @@ class UnevenBatchSampler(Sampler[list[int]]):
         return list(self._deal.shares)
 
     def set_shares(self, shares: Sequence[int]) -> None:
-        """Set the samples of each rank, the same on all ranks, for the next iteration; they sum to the budget."""
+        """Set the samples of each rank, the same on all ranks, for the next iteration; they sum to the budget.
+
+        An iteration under way goes on as it began, and `counts` stay its own until `set_epoch` or the next one.
+        """
+        shares = [_whole("a share", share) for share in shares]
         if len(shares) != self.world or sum(shares) != self.budget:
             raise CoreError(
                 f"UnevenBatchSampler: {len(shares)} shares with a sum of {sum(shares)}; expected {self.world} with a "
                 f"sum of {self.budget}"
             )
         self._deal = Deal(shares, self.steps, self.minimum)
+        if not self._begun:
+            self._dealt = self._deal
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the round, from 0; with the default budget it is the epoch."""
-        self._round, self._first, self._given = epoch, 0, 0
+        """Choose the round, from 0; with the default budget it is the epoch. A loaded state's goes on at its step."""
+        epoch = _whole("the epoch", epoch)
+        if epoch != self._round:
+            self._round, self._first = epoch, 0
+        self._given = self._first
+        self._begun, self._dealt = False, self._deal
 
     def counts(self, step: int) -> tuple[int, int]:
         """Return how many samples this rank takes in a step of the round, and how many all take."""
-        return self._deal.counts(step, self.rank)
+        return self._dealt.counts(self._known(step), self.rank)
 
     def counts_of(self, step: int, rank: int) -> int:
         """Return how many samples a rank takes in a step of the round."""
-        return self._deal.counts(step, rank)[0]
+        return self._dealt.counts(self._known(step), rank)[0]
+
+    def _known(self, step: int) -> int:
+        if not 0 <= step < self.steps:
+            raise CoreError(f"UnevenBatchSampler: there is no step {step}; a round has steps 0 to {self.steps - 1}")
+        return step
 
     @property
     def first_step(self) -> int:
@@ -89,6 +111,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         deal, begin, first = self._deal, self._round * self.budget, self._first
+        self._begun, self._dealt = True, deal
         self._first, self._given = 0, first
         for step in range(first, self.steps):
             self._given = step + 1
@@ -112,17 +135,38 @@ class UnevenBatchSampler(Sampler[list[int]]):
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. Raises CoreError when it is of other data, batches, budget or number of ranks."""
+        """Go on from there: its round, and no other, begins at its step when `set_epoch` chooses it.
+
+        Raises CoreError when it is of other data, batches, budget or number of ranks, or no state at all.
+        """
+        given: object = state  # whatever was in a file
+        if not isinstance(given, Mapping) or not given.keys() >= self.state_dict().keys():
+            raise CoreError(f"UnevenBatchSampler: {state!r:.60} is no state; expected what state_dict() returned")
+        number, step = _whole("the state's round", state["round"]), _whole("the state's step", state["step"])
+        if step > self.steps:
+            raise CoreError(f"UnevenBatchSampler: the state has step {step}, a round has {self.steps}")
         for name in ("samples", "batch", "budget", "minimum", "seed"):
             if state[name] != getattr(self, name):
                 raise CoreError(
                     f"UnevenBatchSampler: the state has {name} {state[name]}, here it is {getattr(self, name)}"
                 )
+        self._begun = False
         self.set_shares(state["shares"])
-        self._round, self._first = int(state["round"]), int(state["step"])
+        self._round, self._first = number, step
         if self._first >= self.steps:  # the round was over
             self._round, self._first = self._round + 1, 0
         self._given = self._first
+
+
+def _whole(name: str, value: Any, least: int = 0) -> int:
+    """Return a whole number, of whatever type. Raises CoreError for anything else, a fraction too."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise CoreError(f"UnevenBatchSampler: {name} is {value!r:.60}; expected a whole number, at least {least}")
+    return number
 
 
 def collate_with_empty(
