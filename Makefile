@@ -49,7 +49,7 @@ SEEDS ?= 500
 sim: venv
 	@seq $(FIRST) 50 $$(($(FIRST) + $(SEEDS) - 1)) | xargs -P 2 -I{} sh -c '$(BIN)/paceline simulate --chaos {}-$$(({} + 49))'
 
-# What breaks a decoder is left in build/fuzz. One target of Python's, by coverage: python -m tests.fuzz --atheris NAME.
+# What breaks a decoder is left in build/fuzz.
 EXECUTIONS ?= 20000
 SEED ?= 1
 fuzz: core-sanitized

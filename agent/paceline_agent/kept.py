@@ -47,7 +47,9 @@ class Shelf:
 
     def load(self, update_path: Path) -> Kept | None:
         """Return the result that an earlier life of this agent left, if its update is whole."""
-        with suppress(OSError, ValueError, RecursionError, SettingsError):
+        with suppress(
+            OSError, ValueError, TypeError, RecursionError, SettingsError
+        ):  # no JSON, no object, or no result
             kept = load_table(json.loads(self._path.read_text(encoding="utf-8")), Kept, where=RECORD)
             if update_path.stat().st_size == kept.update_bytes and _sha256(update_path) == kept.update_sha256:
                 return kept

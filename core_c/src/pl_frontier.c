@@ -161,14 +161,31 @@ static void line_up(uint32_t n, const pl_pace paces[], fleet *f, pl_lane lanes[]
 
 /* Splits ---- */
 
-/* Samples above the minimum that a board ends by T, in whole ones, as the doubles have it. */
+/* The most samples from low to high that end by t, where low do. */
+static uint32_t last_by(const pl_lane *lane, double t, uint32_t low, uint32_t high) {
+    while (low < high) {
+        uint32_t middle = low + (high - low + 1) / 2;
+        if (ends_at(lane, middle) <= t) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}
+
+/* Samples above the minimum that a board ends by T, in whole ones, as the doubles have it. The quotient is off
+ * by one at most, but where a sample is too short for a double next to the fixed seconds. */
 static uint32_t whole_room(const pl_lane *lane, double t) {
     double most = (t - lane->fixed_seconds) / lane->seconds_per_sample - lane->least;
     uint32_t v = most >= lane->room ? lane->room : most > 0.0 ? (uint32_t)most : 0;
     if (v > 0 && ends_at(lane, v) > t) {
         v--;
-    } else if (v < lane->room && ends_at(lane, v + 1) <= t) {
+        return ends_at(lane, v) <= t ? v : last_by(lane, t, 0, v);
+    }
+    if (v < lane->room && ends_at(lane, v + 1) <= t) {
         v++;
+        return v < lane->room && ends_at(lane, v + 1) <= t ? last_by(lane, t, v, lane->room) : v;
     }
     return v;
 }
@@ -241,6 +258,7 @@ static double least_whole(const pl_lane lanes[], const pl_lot *lot) {
     while (total < lot->rest) { /* rounding alone can keep it from fitting */
         low = high;
         high += step;
+        step += step; /* a sample may be shorter than what a double next to the fixed seconds can tell */
         total = count_whole(lanes, lot, high, &last, &there);
     }
     for (unsigned k = 0; k < STEPS; k++) {

@@ -164,7 +164,10 @@ class Journal:
         try:
             journal._update(check_schema(journal._db, folder / JOURNAL))
             with explained(folder / JOURNAL):
-                (end,) = journal._db.execute("SELECT max(spool_offset + update_bytes) FROM contribution").fetchone()
+                try:
+                    (end,) = journal._db.execute("SELECT max(spool_offset + update_bytes) FROM contribution").fetchone()
+                except sqlite3.OperationalError as error:  # damage has changed what its tables are
+                    raise DamagedError(f"{folder / JOURNAL}: is damaged ({error}); restore it from a copy") from error
             journal._spool_end = end or 0
             have = os.fstat(journal._spool).st_size
             if have < journal._spool_end:

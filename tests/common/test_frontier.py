@@ -291,3 +291,11 @@ def test_a_large_fleet_keeps_its_sum() -> None:
     assert sum(plan.shares) == 1_000_000
     assert plan.energy_j <= plan.real_j + plan.slack_j * (1 + 1e-5)
     assert plan.real_j == pytest.approx(solved(paces, [1_000_000], "joules"), rel=1e-7)
+
+
+@pytest.mark.parametrize("goal", ["frontier:time", "frontier:energy", "frontier:deadline=3e8s"])
+def test_samples_shorter_than_a_double_can_tell_are_dealt_out_too(goal: str) -> None:
+    """The search for the least end never ended, and a plan within a limit came out empty."""
+    quick = Pace(4e-54, 288.0, 3.0, fixed_seconds=2.5e8, minimum=0)
+    assert frontier(goal, [quick], 50_998).shares == [50_998]
+    assert sum(frontier(goal, [quick, Pace(4e-54, 1.0, 3.0, fixed_seconds=88.0)], 50_998).shares) == 50_998

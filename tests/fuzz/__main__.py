@@ -2,8 +2,7 @@
 """`python -m tests.fuzz [TARGET ...]`: mutate valid inputs of each decoder; say how many it took and what it refused.
 
 Guided by what a decoder says: an input that is refused in words not seen before, or taken, joins those that are
-mutated. With --atheris (pip install atheris) one target is guided by its code's coverage instead, until interrupted.
-Exit status 1 where something else than a refusal came out; the input is then in build/fuzz.
+mutated. Exit status 1 where something else than a refusal came out; the input is then in build/fuzz.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 
 from tests.fuzz.mutate import mutate
 from tests.fuzz.targets import ROOT, TARGETS, Target
@@ -59,37 +57,16 @@ def fuzz(target: Target, executions: int, seed: int) -> tuple[int, int]:
     return words["taken"], len(words) - ("taken" in words)
 
 
-def _by_coverage(name: str) -> None:
-    """Hand a target to atheris, which knows which branches an input reaches and never returns."""
-    import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]  # on demand only
-
-    target = TARGETS[name]
-    atheris.instrument_all()
-    (corpus := FOUND / "corpus" / name).mkdir(parents=True, exist_ok=True)
-    for number, data in enumerate(target.seeds()):
-        (corpus / f"seed-{number}").write_bytes(data)
-
-    def run(data: bytes) -> None:
-        with suppress(*target.refusals):
-            target.run(data)
-
-    atheris.Setup([sys.argv[0], str(corpus), f"-artifact_prefix={FOUND}/{name}-"], run)
-    atheris.Fuzz()
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; without: all")
     parser.add_argument("--executions", type=int, default=20_000, metavar="N", help="of each, of slow ones fewer")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--atheris", action="store_true", help="guide one target by coverage, until interrupted")
     options = parser.parse_args(arguments)
     names = options.targets or list(TARGETS)
     if unknown := [name for name in names if name not in TARGETS]:
         parser.error(f"no target {unknown[0]}; there are {', '.join(TARGETS)}")
     FOUND.mkdir(parents=True, exist_ok=True)
-    if options.atheris:
-        _by_coverage(names[0])
     status = total = 0
     for name in names:
         target = TARGETS[name]

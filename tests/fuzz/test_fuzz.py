@@ -18,7 +18,7 @@ from tests.fuzz.mutate import TOKENS, mutate
 from tests.fuzz.targets import TARGETS, Target
 
 from paceline.errors import DamagedError
-from paceline_host.journal import JOURNAL
+from paceline_host.journal import JOURNAL, SPOOL, Journal
 from paceline_host.ledger import Ledger
 
 NAMES = pytest.mark.parametrize("name", TARGETS)
@@ -117,8 +117,17 @@ def test_a_journal_whose_rows_are_damaged_is_named(tmp_path: Path) -> None:
             ledger.verify()
 
 
-def test_a_kept_result_of_deep_json_is_none() -> None:
-    assert take("kept-result", b"[" * 100_000)
+def test_a_journal_whose_tables_are_damaged_is_not_taken_up(tmp_path: Path) -> None:
+    (whole,) = TARGETS["journal"].seeds()
+    (tmp_path / JOURNAL).write_bytes(whole.replace(b"update_bytes INTEGER", b"update_bytez INTEGER"))
+    (tmp_path / SPOOL).touch()
+    with pytest.raises(DamagedError, match="no such column"):
+        Journal.open(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"89", b"[]"], ids=["deep", "a number", "an array"])
+def test_a_kept_result_that_is_none_is_left(content: bytes) -> None:
+    assert take("kept-result", content)
 
 
 def test_the_fuzzer_finds_a_planted_bug_and_keeps_its_input(
