@@ -324,7 +324,7 @@ class RankWorld(World):
         every = plain.pop("every", 0)
         super().__init__(boards, **kept, **plain)  # type: ignore[arg-type]
         self.planner.every = every  # type: ignore[misc, assignment]
-        self.ranks = ds.RankFacts(steps, 1, {})
+        self.ranks = ds.RankFacts(steps, 1, {"plain": True})
         self.first_state = b"0" * self.facts.model_bytes
         self.bases = {sha(self.first_state): self.first_state}
         self.store = RankStore(self)  # type: ignore[assignment]

@@ -179,6 +179,8 @@ class Comparison:
             self._silos, self._rules = hfl_run.check(experiment, self._task, self.names, final=local)
         if experiment.run.regime in ("ddp", "hfl"):
             self._trainable = ddp_run.check(experiment.run, self._task, 0 if self._silos else len(self.names))
+            largest = max((len(silo.boards) for silo in self._silos), default=len(self.names))
+            ddp_run.consent(experiment.run, fleet, largest)
             for note in ddp_run.notes(self._trainable):
                 watcher.say(note)
         if not self._silos and budget > (

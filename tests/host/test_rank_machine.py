@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -190,6 +191,21 @@ def test_a_rank_of_another_torch_is_barred_by_name_and_the_others_train() -> Non
     check_rounds(world)
     assert any("has dtype float64, board-0 float32" in text for text in world.journal.said("rejected"))
     assert world.journal.said("barred")
+
+
+def test_ranks_off_loopback_without_consent_end_the_run_before_any_group() -> None:
+    world = RankWorld()
+    world.machine.ranks = world.ranks = replace(world.ranks, options={"plain": False})  # type: ignore[attr-defined]
+    finish = started(world).run()
+    assert not finish.ok
+    assert finish.reason.startswith("collectives would travel in plain text over 10.0.0.0, 10.0.0.1, 10.0.0.2; set")
+    assert not world.groups
+
+
+def test_a_rank_alone_needs_no_consent() -> None:
+    world = RankWorld(boards=1)
+    world.machine.ranks = world.ranks = replace(world.ranks, options={"plain": False})  # type: ignore[attr-defined]
+    assert started(world).run().ok
 
 
 def test_a_rank_that_cannot_reach_the_store_is_left_out_by_name() -> None:

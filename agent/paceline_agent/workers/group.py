@@ -31,6 +31,7 @@ from paceline.errors import DataError
 from paceline.torch.gradients import SampleMean
 
 SIOCGIFADDR = 0x8915
+LOOPBACK = "127.0.0.1"
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and targets
 
@@ -219,6 +220,11 @@ def address_towards(endpoint: str) -> str:
             raise Broken("route", f"there is no way to {host}: {error.strerror}") from None
 
 
+def address_for(ranks: int, endpoint: str) -> str:
+    """Return the address that a group's ports are bound to: a rank alone sends nothing, and stays on loopback."""
+    return LOOPBACK if ranks == 1 else address_towards(endpoint)
+
+
 def is_loopback(address: str) -> bool:
     """Tell whether what is sent there stays on this machine."""
     return ipaddress.ip_address(address).is_loopback
@@ -236,7 +242,7 @@ def need_consent(address: str, given: bool) -> None:
 def interface_of(address: str) -> str:
     """Return the name of the interface that has an address. Raises Broken."""
     if is_loopback(address):
-        address = "127.0.0.1"
+        address = LOOPBACK
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):

@@ -41,6 +41,7 @@ from paceline_host.boards import Lease, part_of
 from paceline_host.ddp import paces
 from paceline_host.ddp.plan import RoundPlan
 from paceline_host.ddp.steps import (
+    NEEDS_CONSENT,
     CloseSteps,
     Here,
     KeepState,
@@ -335,6 +336,10 @@ class RankMachine(Muster):
                     text = f"it has {key} {getattr(m.here, key)}, {first} {getattr(leader, key)}; install the same"
                     self._bar(other, text, now_s)
                     return
+        far = [m.here.address for m in self._work.values() if m.here and not m.here.address.startswith("127.")]
+        if far and len(self._work) > 1 and not self.ranks.options["plain"]:  # each rank would refuse, again and again
+            self._stop(s.Stop(NEEDS_CONSENT.format(", ".join(far))), now_s)
+            return
         self._form(now_s)
 
     def _bar(self, index: int, reason: str, now_s: float) -> None:

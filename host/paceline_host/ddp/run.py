@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from paceline.errors import SettingsError
 from paceline.tasks import Task
 from paceline.tasks.modules import Trainable
-from paceline_host.ddp.steps import RankFacts
-from paceline_host.experiment import RunSettings
+from paceline_host.ddp.steps import NEEDS_CONSENT, RankFacts
+from paceline_host.experiment import FleetSettings, RunSettings
 
 
 def check(run: RunSettings, task: Task, boards: int) -> Trainable:
@@ -22,6 +24,21 @@ def check(run: RunSettings, task: Task, boards: int) -> Trainable:
     if faults:
         raise SettingsError(faults)
     return Trainable(task)
+
+
+def consent(run: RunSettings, fleet: FleetSettings, ranks: int) -> None:
+    """Raise SettingsError where a group of so many ranks would need a consent that is not given.
+
+    Where agents may come by several ways (0.0.0.0, a name), that shows when they say where they are: see RankMachine.
+    """
+    host = fleet.listen.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return
+    stays = fleet.kind == "local" or ranks < 2 or address.is_loopback or address.is_unspecified
+    if not (run.allow_plain_collectives or stays):
+        raise SettingsError([f"fleet.listen = {fleet.listen}: {NEEDS_CONSENT.format(host)}"])
 
 
 def least(run: RunSettings) -> int:

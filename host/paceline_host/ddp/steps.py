@@ -10,6 +10,10 @@ from typing import Any
 from paceline.wire import Commit, Result, Tensor
 from paceline_host.regimes import Slice
 
+NEEDS_CONSENT = (
+    "collectives would travel in plain text over {}; set run.allow_plain_collectives = true on a network that you trust"
+)
+
 
 @dataclass(frozen=True)
 class RankFacts:
