@@ -163,6 +163,7 @@ class FakeRank(FakeBoard):
     stuck = False  # its trainer is stopped: it does nothing more, and lives
     fault = ""  # what it says instead of joining
     content = ""  # digest of its data
+    buffers = b""  # of its own, as BatchNorm has them
     lies = False  # what it says of its steps is no table
 
     @property
@@ -244,9 +245,8 @@ class FakeRank(FakeBoard):
         elif given.what in ("give", "close"):
             self.update = self.memory if given.what == "give" else b""
             steps = max(1, self.steps)
-            done = am.WorkDone(
-                given.lease, self.spent, steps, self.spent * 10 + 1, 0, 0, len(self.update), sha(self.memory)
-            )
+            state = self.update or self.memory + self.buffers
+            done = am.WorkDone(given.lease, self.spent, steps, self.spent * 10 + 1, 0, 0, len(self.update), sha(state))
             self._later(0.001, done)
 
     def adopt(self, state: bytes) -> None:

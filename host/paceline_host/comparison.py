@@ -337,7 +337,7 @@ class Comparison:
         timed = TimedPlanner(self._planner(policy, len(names), folder))
         if row.regime in ("ddp", "hfl"):
             facts = replace(facts, model_bytes=self._trainable.state_bytes)
-            ranks = ddp_run.facts(self.experiment.run)
+            ranks = ddp_run.facts(self.experiment.run, self._trainable)
             if self._silos:
                 contents = [board.data_sha256 for board in recovered.boards] if recovered is not None else []
                 machine = SiloMachine(

@@ -44,6 +44,16 @@ def test_rounds_use_each_place_once_in_its_own_step(model_bytes: int) -> None:
     assert [row[3] for row in world.planner.observed] == [8] * 6  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("own_buffers", [False, True])
+def test_a_state_of_its_own_is_drift_unless_the_model_has_buffers_of_its_own(own_buffers: bool) -> None:
+    world = RankWorld()
+    world.machine.ranks = replace(world.ranks, own_buffers=own_buffers)  # type: ignore[attr-defined]
+    rank(world, 1).buffers = b"mean and variance"
+    assert started(world).run().ok
+    check_rounds(world)
+    assert bool(world.journal.said("drift")) is not own_buffers
+
+
 def test_the_base_travels_to_one_board_and_only_once() -> None:
     world = started(RankWorld())
     chunks = 0

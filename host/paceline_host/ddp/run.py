@@ -46,11 +46,11 @@ def least(run: RunSettings) -> int:
     return max(run.minimum, run.steps * run.min_batch)
 
 
-def facts(run: RunSettings) -> RankFacts:
+def facts(run: RunSettings, trainable: Trainable) -> RankFacts:
     """Return what a round is made of."""
     options = {"steps": run.steps, "minimum": run.min_batch, "patience_s": run.patience_s,
                "plain": run.allow_plain_collectives}  # fmt: skip
-    return RankFacts(run.steps, run.min_batch, options)
+    return RankFacts(run.steps, run.min_batch, options, trainable.has_batch_norm)
 
 
 def notes(trainable: Trainable) -> list[str]:

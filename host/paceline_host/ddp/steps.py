@@ -22,6 +22,7 @@ class RankFacts:
     steps: int
     minimum: int  # samples of each rank in each step
     options: Mapping[str, object]  # of the boards' workers
+    own_buffers: bool = False  # ranks end a round with buffers of their own (BatchNorm), so states differ
 
 
 # Events -------------------------------------------------------------------------------------------------------------
