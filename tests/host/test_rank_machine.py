@@ -260,6 +260,20 @@ def test_groups_that_never_step_end_the_run_with_the_last_reason() -> None:
     assert "no interface" in finish.reason
 
 
+def test_a_rank_whose_step_takes_longer_than_the_patience_is_named_with_what_to_change() -> None:
+    world = RankWorld()
+    patience_s = world.facts.patience_s
+    world = RankWorld(paces_s=(0.001, 6 * patience_s, 0.001))  # 2 samples a step, of which each is a tenth of a pace
+    for board in world.boards:
+        assert isinstance(board, FakeRank)
+        board.computes_on = True
+    finish = started(world).run()
+    assert not finish.ok
+    late = f"board-1: it had not done its part of a step in {patience_s:g} s; raise run.patience_s or run.steps"
+    assert finish.reason == f"5 groups in a row did no step, the last was {late}"
+    assert all(late in text for text in world.journal.said("late"))
+
+
 def test_a_state_that_is_not_finite_voids_the_round_and_three_times_ends_the_run() -> None:
     world = started(RankWorld())
     world.store.refuse = 1  # type: ignore[attr-defined]

@@ -98,6 +98,8 @@ class RankMachine(Muster):
         self.generation = 0
         self._warned = False
         self._broke_s: float | None = None  # when the last group ended before its round
+        self._late = False  # the last group broke since a rank had not done its part in time
+        self._latest = ""  # who that was last, and what would help
         self._idle = 0  # generations in a row that have counted nothing
         self._voids = self._refusals = 0
         self._group_due_s = float("inf")
@@ -186,7 +188,7 @@ class RankMachine(Muster):
         self._plan_ = RoundPlan(slices, place, self.ranks.steps, self.ranks.minimum, self._next_index)
         self._fresh = {item.board for item in slices} != set(present)
         self._work, self._order, self._idle, self._voids, self._refusals = {}, [], 0, 0, 0
-        self._planned_s = None
+        self._planned_s, self._late, self._latest = None, False, ""
         for board in self.boards:
             board.share = board.done = 0
         self.phase, self.stage = "planning", PLAN
@@ -326,6 +328,11 @@ class RankMachine(Muster):
         member.here, member.due_s, member.loads = here, float("inf"), False
         if any(m.here is None for m in self._work.values()):
             return
+        if self._late:  # who computes is the last to hear the call
+            self._late = False
+            text = f"had not done its part of a step in {self.facts.patience_s:g} s"
+            self._latest = f"{self.boards[index].name}: it {text}; raise run.patience_s or run.steps"
+            self._out.append(s.Note("late", f"round {self.round}: {self._latest}", index))
         for other, m in list(self._work.items()):  # the first that came says what the others must be
             assert m.here is not None
             leader = next(iter(self._work.values())).here
@@ -470,7 +477,8 @@ class RankMachine(Muster):
 
     def _is_broken(self, index: int, kind: str, reason: str, blamed: Sequence[int], now_s: float) -> None:
         name = self.boards[index].name
-        self._last_refusal = f"{name}: {reason}"
+        self._late = kind == "late"
+        self._last_refusal = (self._late and self._latest) or f"{name}: {reason}"
         self._voids += 1
         self._out.append(s.Note("broken", f"round {self.round}: {name}: {reason}", index))
         guilty = {self._order[rank] for rank in blamed if 0 <= rank < len(self._order)} & set(self._work)
