@@ -87,6 +87,7 @@ FAULTS = {
     "no such policy": (('policy = "time"', 'policy = "tyme"'), "unknown policy 'tyme'; did you mean time?"),
     "no such row": (("high = -30.0", 'high = 1.0\nrows = ["fake"]'), "no row's name begins with 'fake'"),
     "no such metric": (('metric = "makespan"', 'metric = "speed"'), "expect"),
+    "a name with a line's end": (('name = "real"', r'name = "re\nal"'), "name: expected characters that can be shown"),
     "a seed twice": (("[1, 2, 3]", "[1, 1]"), "each once"),
 }
 

@@ -35,7 +35,11 @@ def check(
     try:
         sizes = _sizes(experiment, task, rules)
     except DataError as error:
-        raise SettingsError([f"silos: {error}"]) from None
+        text, dealing = f"silos: {error}", experiment.silos
+        if "client" in text:  # the words of `paceline data partition`
+            keys = f'silos.partition = "{dealing.partition}", silos.classes_per_silo = {dealing.classes_per_silo}'
+            text += f"; the clients are the silos here: {keys}"
+        raise SettingsError([text]) from None
     silos = [
         Silo(number, one.name, tuple(sorted(names.index(b) for b in one.boards)), one.budget, sizes[number])
         for number, one in enumerate(declared)
