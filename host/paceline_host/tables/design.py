@@ -134,6 +134,8 @@ def _faults(table: Table) -> Iterator[str]:
         where = f"expect {one.what!r}"
         if one.low is None and one.high is None:
             yield f"{where}: expected low, high or both, or nothing could speak against it"
+        if one.low is not None and one.high is not None and one.low > one.high:
+            yield f"{where}: low {one.low:g} is above high {one.high:g}"
         for start in one.rows:
             if not any(name.startswith(start) for name in names):
                 yield f"{where}: no row's name begins with {start!r}"
