@@ -111,6 +111,7 @@ class FakeGroup:
         self.members: dict[int, FakeRank] = {}
         self.arrived: dict[int, list[int]] = {}
         self.broken = False
+        self.kind = "collective"
         self.turn = 0
 
     def join(self, rank: int, member: FakeRank, count: int) -> None:
@@ -141,7 +142,8 @@ class FakeGroup:
         turn = self.turn
 
         def late() -> None:
-            if turn == self.turn:
+            if turn == self.turn and not self.broken:
+                self.kind = "late"
                 self.shatter()
 
         self.world.at(self.world.facts.patience_s, late)
@@ -163,6 +165,9 @@ class FakeRank(FakeBoard):
     stuck = False  # its trainer is stopped: it does nothing more, and lives
     fault = ""  # what it says instead of joining
     content = ""  # digest of its data
+    buffers = b""  # of its own, as BatchNorm has them
+    computes_on = False  # a call is heard when the step that it computes is done, as by a real trainer
+    busy_s = 0.0  # until when it computes
     lies = False  # what it says of its steps is no table
 
     @property
@@ -225,9 +230,10 @@ class FakeRank(FakeBoard):
             if not self.loaded and data == b"L":
                 self.memory, self.holds = bytes(self.model[: world.facts.model_bytes]), True
             self.loaded = True
+            wait_s = max(0.0, self.busy_s - world.now_s) if self.computes_on else 0.0
             here = {"steps": self.steps, "state": self.holds, "torch": "2.4", "dtype": self.dtype,
                     "address": f"10.0.0.{self.index}"}  # fmt: skip
-            self._put(given, "here", json.dumps(here).encode())
+            self._put(given, "here", json.dumps(here).encode(), wait_s)
         elif given.what == "schedule":
             self.plan, self.given = json.loads(data), given
             if self.fault:
@@ -244,9 +250,8 @@ class FakeRank(FakeBoard):
         elif given.what in ("give", "close"):
             self.update = self.memory if given.what == "give" else b""
             steps = max(1, self.steps)
-            done = am.WorkDone(
-                given.lease, self.spent, steps, self.spent * 10 + 1, 0, 0, len(self.update), sha(self.memory)
-            )
+            state = self.update or self.memory + self.buffers
+            done = am.WorkDone(given.lease, self.spent, steps, self.spent * 10 + 1, 0, 0, len(self.update), sha(state))
             self._later(0.001, done)
 
     def adopt(self, state: bytes) -> None:
@@ -272,6 +277,7 @@ class FakeRank(FakeBoard):
                 self.step(am.WorkProgress(self.given.lease, self.spent))
                 group.arrive(self.plan["rank"], mine)
 
+        self.busy_s = self.world.now_s + self.pace_s * 0.1 * len(mine)
         self.world.at(self.pace_s * 0.1 * len(mine), arrive)
 
     def complete(self, group: FakeGroup, union: list[int]) -> None:
@@ -297,12 +303,12 @@ class FakeRank(FakeBoard):
         def happen() -> None:
             if self.group is group and self.alive:
                 self.group = None
-                told = {"kind": "collective", "reason": "connection closed by peer", "blamed": [], "steps": self.steps}
+                told = {"kind": group.kind, "reason": "connection closed by peer", "blamed": [], "steps": self.steps}
                 self._put(self.given, "broken", json.dumps(told).encode())
 
         return happen
 
-    def _put(self, given: am.StoreTensor, what: str, data: bytes) -> None:
+    def _put(self, given: am.StoreTensor, what: str, data: bytes, wait_s: float = 0.0) -> None:
         life, trainer_life = self.life, self.trainer_life
 
         def happen() -> None:
@@ -310,7 +316,7 @@ class FakeRank(FakeBoard):
                 self.update = data
                 self.step(am.WorkTensor(given.lease, given.step, given.redraw, what, len(data)))
 
-        self.world.at(0.001, happen)
+        self.world.at(0.001 + wait_s, happen)
 
 
 class RankWorld(World):
@@ -324,7 +330,7 @@ class RankWorld(World):
         every = plain.pop("every", 0)
         super().__init__(boards, **kept, **plain)  # type: ignore[arg-type]
         self.planner.every = every  # type: ignore[misc, assignment]
-        self.ranks = ds.RankFacts(steps, 1, {})
+        self.ranks = ds.RankFacts(steps, 1, {"plain": True})
         self.first_state = b"0" * self.facts.model_bytes
         self.bases = {sha(self.first_state): self.first_state}
         self.store = RankStore(self)  # type: ignore[assignment]

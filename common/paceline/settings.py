@@ -72,6 +72,12 @@ class Check:
     test: Callable[[Any], object]
 
 
+def shown(text: str) -> None:
+    """Raise ValueError for text that a screen would obey, or not show."""
+    if not text.isprintable():
+        raise ValueError("expected characters that can be shown, in one line")
+
+
 def load(source: Path | str, cls: type[T], *, where: str | None = None) -> T:
     """Return the `cls` that a TOML file (Path) or a TOML text (str) describes. Raises SettingsError with all faults."""
     return _sound(read(Sheet.read(source, where), cls))

@@ -184,6 +184,8 @@ class Comparison:
             self._silos, self._rules = hfl_run.check(experiment, self._task, self.names, final=local)
         if experiment.run.regime in ("ddp", "hfl"):
             self._trainable = ddp_run.check(experiment.run, self._task, 0 if self._silos else len(self.names))
+            largest = max((len(silo.boards) for silo in self._silos), default=len(self.names))
+            ddp_run.consent(experiment.run, fleet, largest)
             for note in ddp_run.notes(self._trainable):
                 watcher.say(note)
         if not self._silos and budget > (
@@ -340,7 +342,7 @@ class Comparison:
         timed = TimedPlanner(self._planner(policy, len(names), folder))
         if row.regime in ("ddp", "hfl"):
             facts = replace(facts, model_bytes=self._trainable.state_bytes)
-            ranks = ddp_run.facts(self.experiment.run)
+            ranks = ddp_run.facts(self.experiment.run, self._trainable)
             if self._silos:
                 contents = [board.data_sha256 for board in recovered.boards] if recovered is not None else []
                 machine = SiloMachine(

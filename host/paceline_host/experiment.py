@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from paceline import toml
 from paceline.errors import SettingsError
 from paceline.policies import IN_STEPS, METHODS, MIXINGS, POLICIES, Policy, fits, policy
-from paceline.settings import Bounds, Check, did_you_mean, load_table, read
+from paceline.settings import Bounds, Check, did_you_mean, load_table, read, shown
 from paceline.sheet import Sheet
 from paceline.silos import Dealing
 from paceline.split.clients import Partition
@@ -95,7 +95,7 @@ class SiloSettings:
     boards' own data, N samples, the same on each of them.
     """
 
-    name: Annotated[str, Bounds(ge=1, le=40)]
+    name: Annotated[str, Bounds(ge=1, le=40), Check(shown)]
     boards: tuple[str, ...]
     budget: Annotated[int, Bounds(ge=1, le=1 << 31)]  # samples a round; it stays in the silo
     samples: Annotated[int, Bounds(ge=1)] | tuple[int, int] | None = None

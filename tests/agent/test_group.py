@@ -10,7 +10,16 @@ from collections.abc import Callable
 import pytest
 
 from paceline.errors import DataError
-from paceline_agent.workers.group import Broken, Group, address_towards, interface_of, is_loopback, need_consent
+from paceline_agent.workers.group import (
+    Broken,
+    Group,
+    address_for,
+    address_towards,
+    broken_by,
+    interface_of,
+    is_loopback,
+    need_consent,
+)
 
 HERE = "127.0.0.1"
 NAMES = ["fast", "slow"]
@@ -37,6 +46,21 @@ def test_off_loopback_plain_collectives_need_consent() -> None:
     need_consent("192.0.2.1", True)
     with pytest.raises(DataError, match=r"over 192.0.2.1; set run.allow_plain_collectives = true"):
         need_consent("192.0.2.1", False)
+
+
+def test_a_rank_alone_stays_on_loopback_and_so_needs_no_consent() -> None:
+    assert address_for(1, "tcp://no-such-host.invalid:1") == HERE
+    assert broken(lambda: address_for(2, "tcp://no-such-host.invalid:1")).kind == "route"
+
+
+def test_a_collective_that_waited_in_vain_is_told_apart_from_one_that_failed() -> None:
+    source = "[/build/gloo/transport/tcp/unbound_buffer.cc:129] "
+    late = broken_by(RuntimeError(f"{source}Timed out waiting 3000ms for send operation to complete"), 3.0)
+    assert (late.kind, str(late)) == ("late", "waited 3 s for another rank's part of the step")
+    failed = broken_by(RuntimeError(f"{source}Connection closed by peer [127.0.0.1]:4711"), 3.0)
+    assert (failed.kind, str(failed)) == (
+        "collective", "a collective failed: Connection closed by peer [127.0.0.1]:4711",
+    )  # fmt: skip
 
 
 def test_each_store_takes_a_port_that_is_free_at_its_address_alone() -> None:

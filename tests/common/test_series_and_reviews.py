@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,7 +61,14 @@ BAD_CSV = {
     "celsius": (csv_text(2).replace(",270", ",-3.5"), "line 2: t2m is -3.5; expected kelvin"),
     "no number": (csv_text(3).replace(",271", ",warm"), "line 3: could not convert string to float: 'warm'"),
     "missing": (csv_text(3).replace(",271", ",nan"), "line 3: a value is missing or not finite"),
-    "short row": (csv_text(3).replace(",1.5,271", ""), "line 3: list index out of range"),
+    "short row": (csv_text(3).replace(",1.5,271", ""), "line 3: 2 cells; expected 4, as its header has"),
+    "long row": (csv_text(3).replace(",271", ",271,7"), "line 3: 5 cells; expected 4"),
+    "blank line": (csv_text(3).replace("\n1,", "\n\n1,"), "line 3: 0 cells; expected 4"),
+    "huge cell": (csv_text(3).replace("1.5", "1" * 200_000), "line 3: field larger than field limit"),
+    "huge header": (csv_text(3, head=",time,t2m," + "x" * 200_000), "line 1: field larger than field limit"),
+    "beyond float32": (csv_text(3).replace("1.5", "1e300"), "line 3: 1e+300 is beyond float32"),
+    "year 0": (csv_text(3).replace("2019-01-01 00:00:00", "0001-01-01T00:00:00+14:00"), "line 2: '0001-01-01T00:00"),
+    "year 10000": (csv_text(3).replace("2019-01-01 01:00:00", "9999-12-31T23:00:00-14:00"), "expected 2 to 9998"),
     "half hours": (csv_text(3).replace("01:00:00", "01:30:00"), "line 3: '2019-01-01 01:30:00' is no full hour"),
     "two points": (csv_text(2) + "\n" + csv_text(2).partition("\n")[2], "line 4: its hour is not after"),
     "too short": (csv_text(999), "999 hours are too few"),
@@ -73,6 +81,17 @@ def test_a_faulty_csv_file_is_named_with_what_is_wrong(tmp_path: Path, text: str
     with pytest.raises(DataError) as caught:
         imported(tmp_path, text)
     assert sentence in str(caught.value)
+
+
+def test_a_byte_order_mark_as_spreadsheets_write_it_is_no_part_of_the_header(tmp_path: Path) -> None:
+    without_numbers = "\n".join(line.partition(",")[2] for line in csv_text(1400).splitlines())
+    assert imported(tmp_path, "\ufeff" + without_numbers).train.samples == 1200
+
+
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe is no regular file"):
+        series.from_file(tmp_path / "pipe", tmp_path)
 
 
 @pytest.mark.parametrize(("magic", "name"), [(b"\x89HDF\r\n", "NetCDF"), (b"CDF\x01", "NetCDF"), (b"GRIB", "GRIB")])

@@ -135,7 +135,7 @@ def _operator(said: tuple[operator_wire.Message, ...], kinds: tuple[type[operato
 _LOAD = channel.Load("run-1", "mnist", '{"batch": 8}', 7, "", "/s/model", "/s/update")
 _TO_TRAINER = (
     _LOAD, channel.Work(3, ((0, 10, 20), (1, 0, 4)), 8, 9), channel.Cancel(3), channel.Stop(),
-    channel.Input(3, 1, 0, "model", 0, 64),
+    channel.Input(3, 1, 0, "model", 0, 64, 1 << 31),
 )  # fmt: skip
 _FROM_TRAINER = (
     channel.Hello(4711), channel.Loaded("ab" * 32, 2048, 60000, "MNIST", 2048, 2048, ""), channel.Edge(3, "begin", 12),

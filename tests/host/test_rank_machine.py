@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -41,6 +42,16 @@ def test_rounds_use_each_place_once_in_its_own_step(model_bytes: int) -> None:
     assert not world.journal.said("drift")
     assert len(world.journal.energies) >= 6
     assert [row[3] for row in world.planner.observed] == [8] * 6  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("own_buffers", [False, True])
+def test_a_state_of_its_own_is_drift_unless_the_model_has_buffers_of_its_own(own_buffers: bool) -> None:
+    world = RankWorld()
+    world.machine.ranks = replace(world.ranks, own_buffers=own_buffers)  # type: ignore[attr-defined]
+    rank(world, 1).buffers = b"mean and variance"
+    assert started(world).run().ok
+    check_rounds(world)
+    assert bool(world.journal.said("drift")) is not own_buffers
 
 
 def test_the_base_travels_to_one_board_and_only_once() -> None:
@@ -192,6 +203,21 @@ def test_a_rank_of_another_torch_is_barred_by_name_and_the_others_train() -> Non
     assert world.journal.said("barred")
 
 
+def test_ranks_off_loopback_without_consent_end_the_run_before_any_group() -> None:
+    world = RankWorld()
+    world.machine.ranks = world.ranks = replace(world.ranks, options={"plain": False})  # type: ignore[attr-defined]
+    finish = started(world).run()
+    assert not finish.ok
+    assert finish.reason.startswith("collectives would travel in plain text over 10.0.0.0, 10.0.0.1, 10.0.0.2; set")
+    assert not world.groups
+
+
+def test_a_rank_alone_needs_no_consent() -> None:
+    world = RankWorld(boards=1)
+    world.machine.ranks = world.ranks = replace(world.ranks, options={"plain": False})  # type: ignore[attr-defined]
+    assert started(world).run().ok
+
+
 def test_a_rank_that_cannot_reach_the_store_is_left_out_by_name() -> None:
     world = RankWorld()
     rank(world, 2).fault = "cannot reach the store of board-0 at 10.0.0.1:4711: No route to host"
@@ -232,6 +258,20 @@ def test_groups_that_never_step_end_the_run_with_the_last_reason() -> None:
     assert not finish.ok
     assert "groups in a row did no step" in finish.reason
     assert "no interface" in finish.reason
+
+
+def test_a_rank_whose_step_takes_longer_than_the_patience_is_named_with_what_to_change() -> None:
+    world = RankWorld()
+    patience_s = world.facts.patience_s
+    world = RankWorld(paces_s=(0.001, 6 * patience_s, 0.001))  # 2 samples a step, of which each is a tenth of a pace
+    for board in world.boards:
+        assert isinstance(board, FakeRank)
+        board.computes_on = True
+    finish = started(world).run()
+    assert not finish.ok
+    late = f"board-1: it had not done its part of a step in {patience_s:g} s; raise run.patience_s or run.steps"
+    assert finish.reason == f"5 groups in a row did no step, the last was {late}"
+    assert all(late in text for text in world.journal.said("late"))
 
 
 def test_a_state_that_is_not_finite_voids_the_round_and_three_times_ends_the_run() -> None:

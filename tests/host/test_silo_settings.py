@@ -106,3 +106,17 @@ def test_more_silos_than_samples_say_so(tmp_path: Path) -> None:
     few = cast(Task, SimpleNamespace(samples=1, labels=lambda: [0]))
     with pytest.raises(SettingsError, match="silos: 1 samples are too few for 2"):
         check(load_experiment(file_of(tmp_path, [PAIR, SINGLE])), few, NAMES)
+
+
+def test_a_deal_that_cannot_be_names_the_keys_of_the_file(tmp_path: Path) -> None:
+    path = file_of(tmp_path, [PAIR, SINGLE], more='[silos]\npartition = "severe"')
+    with pytest.raises(SettingsError) as caught:
+        check(load_experiment(path), TASK, NAMES)
+    assert "2 clients x 2 cannot hold all 10 classes" in str(caught.value)
+    assert 'the silos here: silos.partition = "severe", silos.classes_per_silo = 2' in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [r"\u001b[31mx", r"x\n"])
+def test_a_name_that_would_colour_or_break_a_line_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match=r"name: expected characters that can be shown, in one line"):
+        load_experiment(file_of(tmp_path, [PAIR, (name, ["lone"], 15, "")]))

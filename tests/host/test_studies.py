@@ -284,7 +284,7 @@ def test_a_file_that_is_no_study_is_named_and_does_not_keep_the_others_from_the_
     assert program().run(["experiments", "list", str(tmp_path), "--work-dir", str(tmp_path / "work")]) == 0
     told = capsys.readouterr()
     assert [line.split("  ")[-1] for line in told.out.splitlines()] == ["a study"]
-    assert f"{tmp_path / 'another.toml'} is left out, it is no study: " in told.err
+    assert f"{tmp_path / 'another.toml'} is left out, it is no study and no table: " in told.err
 
 
 def test_a_study_that_is_not_there_is_named_as_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,9 +84,11 @@ FAULTS = {
     "neither kind": (('experiment = "own.toml"', ""), "row 'real': expected `experiment` or"),
     "one name twice": (('name = "simulated"', 'name = "real"'), "no two of one name"),
     "no limit": (("high = -30.0", ""), "nothing could speak against it"),
+    "low above high": (("high = -30.0", "low = 5.0\nhigh = 1.0"), "expect 'shorter': low 5 is above high 1"),
     "no such policy": (('policy = "time"', 'policy = "tyme"'), "unknown policy 'tyme'; did you mean time?"),
     "no such row": (("high = -30.0", 'high = 1.0\nrows = ["fake"]'), "no row's name begins with 'fake'"),
     "no such metric": (('metric = "makespan"', 'metric = "speed"'), "expect"),
+    "a name with a line's end": (('name = "real"', r'name = "re\nal"'), "name: expected characters that can be shown"),
     "a seed twice": (("[1, 2, 3]", "[1, 1]"), "each once"),
 }
 
@@ -203,6 +205,17 @@ def test_the_command_runs_a_simulated_row_once_and_shows_it(tmp_path: Path, caps
     assert program().run(["experiments", "list", str(tmp_path), *work, "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["studies"]
     assert [(row["file"], row["cells"], row["finished"]) for row in listed] == [(str(path), 1, 1)]
+
+
+@pytest.mark.parametrize(("text", "found"), [("", "kind is missing"), ('kind = "run"\n', "kind = 'run'")])
+def test_a_file_of_neither_kind_is_told_of_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, found: str
+) -> None:
+    (tmp_path / "neither.toml").write_text(text, encoding="utf-8")
+    assert program().run(["experiments", "show", str(tmp_path / "neither.toml")]) == 3
+    told = capsys.readouterr().err
+    assert f'{found}: expected "split"' in told
+    assert 'or "runs"' in told
 
 
 def test_options_of_trainings_are_refused_for_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -277,6 +277,11 @@ def test_verify_finds_the_right_scaling_right_and_a_wrong_one_wrong(
         assert wrong.ends() == 9
         assert "float64" in wrong.out
         assert "WRONG" in wrong.out
+        monkeypatch.delenv("PYTHONPATH")
+        neither = bench.call("paceline", "verify", "ddp", file, "--set", 'task.norm="batch"')
+        assert neither.ends() == 3
+        assert "cannot be compared; expected a model without it" in neither.err
+        assert neither.err.count("the model has BatchNorm: each rank") == 1
 
 
 def test_training_that_diverges_ends_with_the_reason(tmp_path: Path, pictures: Path) -> None:

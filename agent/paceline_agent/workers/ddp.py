@@ -25,7 +25,7 @@ from paceline.tasks.modules import Trainable
 from paceline.uneven import Deal
 from paceline_agent.channel import Input, Work
 from paceline_agent.workers import StepClock
-from paceline_agent.workers.group import Broken, Group, address_towards, need_consent
+from paceline_agent.workers.group import Broken, Group, address_for, address_towards, need_consent
 from paceline_agent.workers.psl import BACKWARD, FORWARD
 
 FIGURES = struct.Struct("<dI")  # drift found at the last broadcast, steps; then 3 numbers a step, microseconds
@@ -133,7 +133,7 @@ class DdpWorker:
 
     def _join(self, given: Input, plan: Mapping[str, Any]) -> None:
         """Form the group; the first rank's state becomes everybody's."""
-        address = address_towards(plan["toward"] or self._clock.host)
+        address = address_for(len(plan["names"]), plan["toward"] or self._clock.host)
         need_consent(address, self._settings.plain)
         trainable = self._trainable
         group = self._group = Group(plan["rank"], plan["names"], address, self._settings.patience_s)

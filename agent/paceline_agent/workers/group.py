@@ -12,6 +12,7 @@ import gc
 import ipaddress
 import json
 import os
+import re
 import socket
 import struct
 import time
@@ -31,6 +32,8 @@ from paceline.errors import DataError
 from paceline.torch.gradients import SampleMean
 
 SIOCGIFADDR = 0x8915
+LOOPBACK = "127.0.0.1"
+SOURCE = re.compile(r"^\[\S+:\d+\] ")  # the place in gloo's source, before its sentence
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and targets
 
@@ -184,7 +187,7 @@ class Group:
         except RuntimeError as error:
             if self._model.module.is_entered:
                 raise
-            raise Broken("collective", f"a collective failed: {_first_line(error)}") from None
+            raise broken_by(error, self._patience.total_seconds()) from None
         return output
 
     def close(self) -> None:
@@ -204,8 +207,15 @@ class Group:
     def _try(self, action: Callable[[], object]) -> None:
         try:
             action()
-        except RuntimeError as error:  # gloo knows no finer classes
-            raise Broken("collective", f"a collective failed: {_first_line(error)}") from None
+        except RuntimeError as error:
+            raise broken_by(error, self._patience.total_seconds()) from None
+
+
+def broken_by(error: RuntimeError, patience_s: float) -> Broken:
+    """Return what a collective's error is to the group: gloo knows no finer classes, and names no rank."""
+    if "Timed out" in str(error):
+        return Broken("late", f"waited {patience_s:g} s for another rank's part of the step")
+    return Broken("collective", f"a collective failed: {_first_line(error)}")
 
 
 def address_towards(endpoint: str) -> str:
@@ -217,6 +227,11 @@ def address_towards(endpoint: str) -> str:
             return str(probe.getsockname()[0])
         except OSError as error:
             raise Broken("route", f"there is no way to {host}: {error.strerror}") from None
+
+
+def address_for(ranks: int, endpoint: str) -> str:
+    """Return the address that a group's ports are bound to: a rank alone sends nothing, and stays on loopback."""
+    return LOOPBACK if ranks == 1 else address_towards(endpoint)
 
 
 def is_loopback(address: str) -> bool:
@@ -236,7 +251,7 @@ def need_consent(address: str, given: bool) -> None:
 def interface_of(address: str) -> str:
     """Return the name of the interface that has an address. Raises Broken."""
     if is_loopback(address):
-        address = "127.0.0.1"
+        address = LOOPBACK
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):
@@ -247,4 +262,5 @@ def interface_of(address: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+    line = SOURCE.sub("", str(error).strip().partition("\n")[0])
+    return line[:200] or type(error).__name__

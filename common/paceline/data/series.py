@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +35,10 @@ LEFT_OUT = (
     "step",
     "surface",
 )  # what exports add; the same in all rows
+LARGEST = 3.4e38  # a float32
 COLDEST_K, WARMEST_K = 150.0, 350.0
 LEAST_ROWS = 1000
-LARGEST = 3e38  # what a float of 32 bits holds
-YEARS = range(1800, 2300)
+FIRST_YEAR, LAST_YEAR = 2, 9998  # a time zone moves no hour of theirs out of the calendar
 FOREIGN = {b"\x89HDF": "NetCDF", b"CDF\x01": "NetCDF", b"CDF\x02": "NetCDF", b"GRIB": "GRIB", b"PK\x03\x04": "a zip"}
 
 
@@ -66,6 +67,8 @@ def from_file(path: Path, out: Path) -> None:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise DataError(f"{path} has {path.stat().st_size} bytes; expected {MAX_BYTES} at most: one point, by hour")
+        if not path.is_file():
+            raise DataError(f"{path} is no regular file; expected a CSV file")
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
@@ -75,26 +78,28 @@ def from_file(path: Path, out: Path) -> None:
             f"{path} is {form}; expected CSV. Convert it, once: pip install xarray h5netcdf (of GRIB: cfgrib); "
             f'python -c "import xarray; {convert}"'
         )
-    prepare(list(read_csv(content.decode("utf-8", "replace").splitlines(), str(path))), out)
+    prepare(list(read_csv(content.decode("utf-8-sig", "replace").splitlines(), str(path))), out)
 
 
 def read_csv(lines: Iterable[str], where: str) -> Iterator[Row]:
     """Yield the rows of a CSV text with a header. Raises DataError with the line of the first fault."""
-    table = csv.reader(lines)
-    heads = [head.strip().lower() for head in next(_rows(table, where), [])]
+    table = _cells(lines, where)
+    heads = [head.strip().lower() for head in next(table, [])]
     time = _column(heads, TIMES, where)
     target = _column(heads, TARGETS, where)
     others = [i for i, head in enumerate(heads) if i not in (time, target) and head not in LEFT_OUT]
     before = None
-    for number, cells in enumerate(_rows(table, where), 2):
+    for number, cells in enumerate(table, 2):
+        if len(cells) != len(heads):
+            raise DataError(f"{where}, line {number}: {len(cells)} cells; expected {len(heads)}, as its header has")
         try:
             row = Row(_hour(cells[time]), tuple(float(cells[i]) for i in (target, *others)))
-        except (ValueError, IndexError) as error:
+        except (ValueError, OverflowError) as error:
             raise DataError(f"{where}, line {number}: {error}") from None
-        if not all(abs(value) < LARGEST for value in row.values):
-            raise DataError(
-                f"{where}, line {number}: a value is missing or not finite in 32 bits; leave such hours out"
-            )
+        if not all(map(math.isfinite, row.values)):
+            raise DataError(f"{where}, line {number}: a value is missing or not finite; leave such hours out")
+        if (largest := max(map(abs, row.values))) > LARGEST:
+            raise DataError(f"{where}, line {number}: {largest:g} is beyond float32; expected {LARGEST:g} at most")
         if not COLDEST_K < row.values[0] < WARMEST_K:
             raise DataError(f"{where}, line {number}: {heads[target]} is {row.values[0]:g}; expected kelvin")
         if before is not None and row.hour <= before:
@@ -105,11 +110,13 @@ def read_csv(lines: Iterable[str], where: str) -> Iterator[Row]:
         yield row
 
 
-def _rows(table: Iterator[list[str]], where: str) -> Iterator[list[str]]:
+def _cells(lines: Iterable[str], where: str) -> Iterator[list[str]]:
+    """Yield the cells of each line. Raises DataError."""
+    table = csv.reader(lines)
     try:
         yield from table
-    except csv.Error as error:  # a cell of more than 128 KiB, or a byte that no text has
-        raise DataError(f"{where}: is no CSV ({error})") from None
+    except csv.Error as error:
+        raise DataError(f"{where}, line {table.line_num}: {error}") from None
 
 
 def _column(heads: Sequence[str], names: Sequence[str], where: str) -> int:
@@ -121,8 +128,8 @@ def _column(heads: Sequence[str], names: Sequence[str], where: str) -> int:
 
 def _hour(text: str) -> int:
     at = datetime.fromisoformat(text.strip())
-    if at.year not in YEARS:
-        raise ValueError(f"{text!r} is not within the years {YEARS.start} to {YEARS.stop - 1}")
+    if not FIRST_YEAR <= at.year <= LAST_YEAR:
+        raise ValueError(f"{text!r} is in no year that is known here; expected {FIRST_YEAR} to {LAST_YEAR}")
     seconds = at.replace(tzinfo=at.tzinfo or UTC).timestamp()
     if seconds % 3600:
         raise ValueError(f"{text!r} is no full hour; expected an hour a row")

@@ -87,10 +87,16 @@ def add(program: Program) -> None:
 
 
 def _is_table(path: Path) -> bool:
-    """Tell whether a file declares runs. Raises SettingsError where it is no TOML file."""
+    """Tell whether a file declares runs. Raises SettingsError where it is no TOML file, or is of neither kind."""
     from paceline.sheet import Sheet
 
-    return Sheet.read(path, path.name).at(("kind",)) == "runs"
+    sheet = Sheet.read(path, path.name)
+    kind = sheet.at(("kind",))
+    if kind not in ("split", "runs"):
+        found = "is missing" if kind is None else f"= {kind!r}"
+        expected = 'expected "split" (trainings in one process, a study) or "runs" (runs of experiment files, a table)'
+        raise SettingsError([f"{sheet.place(('kind',))}: kind {found}: {expected}"])
+    return kind == "runs"
 
 
 def _list(arguments: argparse.Namespace, talk: Talk) -> int:
@@ -103,7 +109,7 @@ def _list(arguments: argparse.Namespace, talk: Talk) -> int:
             title, planned, finished = _counted(path, arguments.work_dir)
         except SettingsError as error:
             more = f" (and {len(error.errors) - 1} more)" if len(error.errors) > 1 else ""
-            talk.warning(f"{path} is left out, it is no study: {error.errors[0]}{more}")
+            talk.warning(f"{path} is left out, it is no study and no table: {error.errors[0]}{more}")
             continue
         rows.append({"file": str(path), "title": title, "cells": planned, "finished": finished})
     if arguments.json:

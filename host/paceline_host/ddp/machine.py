@@ -41,6 +41,7 @@ from paceline_host.boards import Lease, part_of
 from paceline_host.ddp import paces
 from paceline_host.ddp.plan import RoundPlan
 from paceline_host.ddp.steps import (
+    NEEDS_CONSENT,
     Broken,
     CloseSteps,
     Here,
@@ -99,6 +100,8 @@ class RankMachine(Muster):
         self.generation = 0
         self._warned = False
         self._broke_s: float | None = None  # when the last group ended before its round
+        self._late = False  # the last group broke since a rank had not done its part in time
+        self._latest = ""  # who that was last, and what would help
         self._idle = 0  # generations in a row that have counted nothing
         self._voids = self._refusals = 0
         self._group_due_s = float("inf")
@@ -187,7 +190,7 @@ class RankMachine(Muster):
         self._plan_ = RoundPlan(slices, place, self.ranks.steps, self.ranks.minimum, self._next_index)
         self._fresh = {item.board for item in slices} != set(present)
         self._work, self._order, self._idle, self._voids, self._refusals = {}, [], 0, 0, 0
-        self._planned_s = None
+        self._planned_s, self._late, self._latest = None, False, ""
         for board in self.boards:
             board.share = board.done = 0
         self.phase, self.stage = "planning", PLAN
@@ -327,6 +330,11 @@ class RankMachine(Muster):
         member.here, member.due_s, member.loads = here, float("inf"), False
         if any(m.here is None for m in self._work.values()):
             return
+        if self._late:  # who computes is the last to hear the call
+            self._late = False
+            text = f"had not done its part of a step in {self.facts.patience_s:g} s"
+            self._latest = f"{self.boards[index].name}: it {text}; raise run.patience_s or run.steps"
+            self._out.append(s.Note("late", f"round {self.round}: {self._latest}", index))
         for other, m in list(self._work.items()):  # the first that came says what the others must be
             assert m.here is not None
             leader = next(iter(self._work.values())).here
@@ -337,6 +345,10 @@ class RankMachine(Muster):
                     text = f"it has {key} {getattr(m.here, key)}, {first} {getattr(leader, key)}; install the same"
                     self._bar(other, text, now_s)
                     return
+        far = [m.here.address for m in self._work.values() if m.here and not m.here.address.startswith("127.")]
+        if far and len(self._work) > 1 and not self.ranks.options["plain"]:  # each rank would refuse, again and again
+            self._stop(s.Stop(NEEDS_CONSENT.format(", ".join(far))), now_s)
+            return
         self._form(now_s)
 
     def _bar(self, index: int, reason: str, now_s: float) -> None:
@@ -467,7 +479,8 @@ class RankMachine(Muster):
 
     def _is_broken(self, index: int, broken: Broken, now_s: float) -> None:
         name, reason = self.boards[index].name, broken.reason
-        self._last_refusal = f"{name}: {reason}"
+        self._late = broken.kind == "late"
+        self._last_refusal = (self._late and self._latest) or f"{name}: {reason}"
         self._voids += 1
         self._out.append(s.Note("broken", f"round {self.round}: {name}: {reason}", index))
         guilty = {self._order[rank] for rank in broken.blamed if 0 <= rank < len(self._order)} & set(self._work)
@@ -618,7 +631,7 @@ class RankMachine(Muster):
             if result is not None and result.update_sha256 == left_sha256 and board.usable:
                 if left_sha256 == base_sha256:
                     self._holders.add(index)
-            elif result is not None:
+            elif result is not None and not self.ranks.own_buffers:
                 text = f"its state after round {self.round} is {result.update_sha256[:12]}, expected {left_sha256[:12]}"
                 self._out.append(s.Note("drift", f"{board.name}: {text}", index))
             if board.session is not None and board.session.lease == member.hold.number:

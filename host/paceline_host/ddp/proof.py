@@ -87,6 +87,16 @@ class OneStep(Comparison):
         """The task that is trained."""
         return self._task
 
+    def need_one_answer(self) -> None:
+        """Raise SettingsError for a model whose gradient depends on how the batch is divided."""
+        if self._trainable.has_batch_norm:
+            raise SettingsError(
+                [
+                    "task: the model has BatchNorm, so no scaling makes the fleet's gradient that of one process: they "
+                    'cannot be compared; expected a model without it, for instance norm = "group"'
+                ]
+            )
+
     def _planner(self, policy: Policy, boards: int, replayed: Path | None) -> planner.Planner:
         self.ramp = Ramp(self.experiment.run.budget, self.experiment.run.min_batch)
         return self.ramp
@@ -96,7 +106,9 @@ def variant(experiment: Experiment, precision: str, boards: int) -> Experiment:
     """Return an experiment's one step whose weights move by the gradient. Raises SettingsError."""
     run = experiment.run
     if run.regime != "ddp":
-        raise SettingsError([f'run.regime = "{run.regime}": expected "ddp"; only its ranks exchange gradients'])
+        raise SettingsError(
+            [f'run.regime = "{run.regime}": expected "ddp"; its ranks are one group, of silos each is one']
+        )
     batch = max(-(-run.budget // run.steps), boards * (boards + 1) // 2)
     task = {**experiment.task, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0, "precision": precision}
     return replace(
@@ -110,7 +122,9 @@ def variant(experiment: Experiment, precision: str, boards: int) -> Experiment:
 def verify(experiment: Experiment, precision: str, runs_dir: Path, talk: Talk) -> Difference:
     """Run one step over the fleet and compare. Raises PacelineError."""
     watcher = Watcher(talk.info, lambda name, machine, now_s: None, lambda folder, outcome: None)
-    boards = len(OneStep(variant(experiment, precision, 1), watcher).names)
+    first = OneStep(variant(experiment, precision, 1), watcher)
+    first.need_one_answer()
+    boards = len(first.names)
     comparison = OneStep(variant(experiment, precision, boards), watcher)
     folder = new_folder(runs_dir, "verify")
     if not run_embedded(comparison, folder, talk):

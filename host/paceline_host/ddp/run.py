@@ -3,25 +3,51 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from paceline.errors import SettingsError
 from paceline.tasks import Task
 from paceline.tasks.modules import Trainable
-from paceline_host.ddp.steps import RankFacts
-from paceline_host.experiment import RunSettings
+from paceline_host.ddp.steps import NEEDS_CONSENT, RankFacts
+from paceline_host.experiment import FleetSettings, RunSettings
 
 
 def check(run: RunSettings, task: Task, boards: int) -> Trainable:
-    """Return the task as a module. Raises SettingsError with all that is wrong with the experiment."""
-    faults = []
-    if least(run) * boards > run.budget:
-        most = run.budget // (boards * run.min_batch)
-        faults.append(
-            f"run.steps = {run.steps}: a budget of {run.budget} samples does not give {boards} boards {run.min_batch} "
-            f"in each step; expected at most {most} steps"
-        )
-    if faults:
-        raise SettingsError(faults)
+    """Return the task as a module; no `boards`: silos have them. Raises SettingsError."""
+    if boards and (fault := too_little(run, run.budget, boards)):
+        raise SettingsError([fault])
     return Trainable(task)
+
+
+def consent(run: RunSettings, fleet: FleetSettings, ranks: int) -> None:
+    """Raise SettingsError where a group of so many ranks would need a consent that is not given.
+
+    Where agents may come by several ways (0.0.0.0, a name), that shows when they say where they are: see RankMachine.
+    """
+    host = fleet.listen.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return
+    stays = fleet.kind == "local" or ranks < 2 or address.is_loopback or address.is_unspecified
+    if not (run.allow_plain_collectives or stays):
+        raise SettingsError([f"fleet.listen = {fleet.listen}: {NEEDS_CONSENT.format(host)}"])
+
+
+def too_little(run: RunSettings, budget: int, boards: int) -> str:
+    """Return which key asks for more than a budget has for so many boards, and how much it may; "": none does."""
+    each = budget // boards
+    if least(run) <= each:
+        return ""
+    has_not = f"a budget of {budget} samples does not give {boards} boards"
+    if not each:
+        return f"{has_not} one each; expected at least {least(run) * boards} samples"
+    if run.minimum > each:
+        return f"run.minimum = {run.minimum}: {has_not} so many each; expected at most {each}"
+    if run.min_batch > each:
+        return f"run.min_batch = {run.min_batch}: {has_not} so many in a step; expected at most {each}"
+    most = each // run.min_batch
+    return f"run.steps = {run.steps}: {has_not} {run.min_batch} in each step; expected at most {most} steps"
 
 
 def least(run: RunSettings) -> int:
@@ -29,11 +55,11 @@ def least(run: RunSettings) -> int:
     return max(run.minimum, run.steps * run.min_batch)
 
 
-def facts(run: RunSettings) -> RankFacts:
+def facts(run: RunSettings, trainable: Trainable) -> RankFacts:
     """Return what a round is made of."""
     options = {"steps": run.steps, "minimum": run.min_batch, "patience_s": run.patience_s,
                "plain": run.allow_plain_collectives}  # fmt: skip
-    return RankFacts(run.steps, run.min_batch, options)
+    return RankFacts(run.steps, run.min_batch, options, trainable.has_batch_norm)
 
 
 def notes(trainable: Trainable) -> list[str]:

@@ -11,6 +11,10 @@ from typing import Any
 from paceline.wire import MAX_INT, TEXT_BYTES, Commit, Result, Tensor, clip
 from paceline_host.regimes import Slice
 
+NEEDS_CONSENT = (
+    "collectives would travel in plain text over {}; set run.allow_plain_collectives = true on a network that you trust"
+)
+
 
 @dataclass(frozen=True)
 class RankFacts:
@@ -19,6 +23,7 @@ class RankFacts:
     steps: int
     minimum: int  # samples of each rank in each step
     options: Mapping[str, object]  # of the boards' workers
+    own_buffers: bool = False  # ranks end a round with buffers of their own (BatchNorm), so states differ
 
 
 # Events -------------------------------------------------------------------------------------------------------------

@@ -35,7 +35,11 @@ def check(
     try:
         sizes = _sizes(experiment, task, rules)
     except DataError as error:
-        raise SettingsError([f"silos: {error}"]) from None
+        text, dealing = f"silos: {error}", experiment.silos
+        if "client" in text:  # the words of `paceline data partition`
+            keys = f'silos.partition = "{dealing.partition}", silos.classes_per_silo = {dealing.classes_per_silo}'
+            text += f"; the clients are the silos here: {keys}"
+        raise SettingsError([text]) from None
     silos = [
         Silo(number, one.name, tuple(sorted(names.index(b) for b in one.boards)), one.budget, sizes[number])
         for number, one in enumerate(declared)
@@ -92,12 +96,8 @@ def _what(silos: Sequence[SiloSettings], task: Task) -> Iterator[str]:
 
 def _how_many(silo: Silo, experiment: Experiment) -> Iterator[str]:
     run, boards = experiment.run, len(silo.boards)
-    if ddp_run.least(run) * boards > silo.budget:
-        most = silo.budget // (boards * max(1, run.min_batch))
-        yield (
-            f"silo {silo.name!r}: run.steps = {run.steps}: a budget of {silo.budget} samples does not give {boards} "
-            f"boards {run.min_batch} in each step; expected at most {most} steps"
-        )
+    if fault := ddp_run.too_little(run, silo.budget, boards):
+        yield f"silo {silo.name!r}: {fault}"
     if silo.budget > (most := (MAX_RANGES - 2) * silo.samples):  # a slice names each epoch that it touches
         text = f"budget = {silo.budget} is more than {MAX_RANGES - 2} times its data"
         yield f"silo {silo.name!r}: {text}; expected at most {most}"

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, get_args
 
 from paceline.errors import SettingsError
 from paceline.policies import policy
-from paceline.settings import Bounds, Check, Doc, load_table, read
+from paceline.settings import Bounds, Check, Doc, load_table, read, shown
 from paceline.sheet import Sheet
 from paceline_host.experiment import effective, load_experiment
 from paceline_host.simulation.scenario import Scenario
@@ -40,7 +40,7 @@ METRICS = get_args(Metric)
 class Row:
     """One experiment file, or one scenario of the simulator. Policies and all else stand there."""
 
-    name: Annotated[str, Bounds(ge=1, le=60)]
+    name: Annotated[str, Bounds(ge=1, le=60), Check(shown)]
     experiment: str = ""  # path from the table file's folder
     simulate: dict[str, object] = field(default_factory=dict)  # keys of a file of `paceline simulate`
 
@@ -134,6 +134,8 @@ def _faults(table: Table) -> Iterator[str]:
         where = f"expect {one.what!r}"
         if one.low is None and one.high is None:
             yield f"{where}: expected low, high or both, or nothing could speak against it"
+        if one.low is not None and one.high is not None and one.low > one.high:
+            yield f"{where}: low {one.low:g} is above high {one.high:g}"
         for start in one.rows:
             if not any(name.startswith(start) for name in names):
                 yield f"{where}: no row's name begins with {start!r}"
