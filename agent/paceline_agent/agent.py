@@ -25,7 +25,7 @@ from paceline import machine as m
 from paceline import wire
 from paceline.errors import KeyFileError, PacelineError, RemoteProtocolError, StorageError
 from paceline.notify import Watchdog, notify
-from paceline.session import LIFE_BITS
+from paceline.session import LIFE_BITS, StaleLease
 from paceline.talk import Talk
 from paceline.version import VERSION
 from paceline_agent import channel
@@ -129,6 +129,8 @@ class Agent:
         self._payload = arrival.payload
         try:
             self._step(m.Received(arrival.header, len(arrival.payload)))
+        except StaleLease as error:  # it and the end of the lease have crossed, which is nobody's fault
+            self._talk.debug(f"dropped: {error}")
         except RemoteProtocolError as error:
             self._talk.warning(f"the host broke the protocol, message dropped: {error}")
         finally:
