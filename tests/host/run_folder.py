@@ -64,7 +64,7 @@ class Story:
         slices = regime.plan(number, list(enumerate(shares)))
         journal.add_plan(Round(number, now_s, model_hash(number - 1), allocate_s=10e-6), slices)
         seconds = {s.board: s.samples * self.seconds_per_sample[s.board] for s in slices}
-        batch = []
+        batch: list[tuple[Contribution, bytes | None]] = []
         for s in slices:
             update = bytes([s.board]) * self.update_bytes
             watts = self.active_w[s.board]
