@@ -260,16 +260,19 @@ def test_groups_that_never_step_end_the_run_with_the_last_reason() -> None:
     assert "no interface" in finish.reason
 
 
-def test_a_rank_whose_step_takes_longer_than_the_patience_is_named_with_what_to_change() -> None:
+@pytest.mark.parametrize(("hears_late", "who"), [(True, "board-1: it"), (False, "a rank")])
+def test_a_rank_whose_step_takes_longer_than_the_patience_is_named_with_what_to_change(
+    hears_late: bool, who: str
+) -> None:
     world = RankWorld()
     patience_s = world.facts.patience_s
     world = RankWorld(paces_s=(0.001, 6 * patience_s, 0.001))  # 2 samples a step, of which each is a tenth of a pace
     for board in world.boards:
         assert isinstance(board, FakeRank)
-        board.computes_on = True
+        board.computes_on = hears_late
     finish = started(world).run()
     assert not finish.ok
-    late = f"board-1: it had not done its part of a step in {patience_s:g} s; raise run.patience_s or run.steps"
+    late = f"{who} had not done its part of a step in {patience_s:g} s; raise run.patience_s or run.steps"
     assert finish.reason == f"5 groups in a row did no step, the last was {late}"
     assert all(late in text for text in world.journal.said("late"))
 

@@ -101,6 +101,7 @@ class RankMachine(Muster):
         self._warned = False
         self._broke_s: float | None = None  # when the last group ended before its round
         self._late = False  # the last group broke since a rank had not done its part in time
+        self._called_s = 0.0  # when all were called last
         self._latest = ""  # who that was last, and what would help
         self._idle = 0  # generations in a row that have counted nothing
         self._voids = self._refusals = 0
@@ -308,7 +309,7 @@ class RankMachine(Muster):
             reason = f"{IDLE_GENERATIONS} groups in a row did no step, the last was {self._last_refusal}"
             self._stop(s.Stop(reason), now_s)
             return
-        self.stage, self._stays = HERE, False
+        self.stage, self._stays, self._called_s = HERE, False, now_s
         for index, member in self._work.items():
             member.here = member.done = None
             if member.is_called:
@@ -330,11 +331,13 @@ class RankMachine(Muster):
         member.here, member.due_s, member.loads = here, float("inf"), False
         if any(m.here is None for m in self._work.values()):
             return
-        if self._late:  # who computes is the last to hear the call
+        if self._late:  # who computes hears the call late; an emulated board, which only waits, hears it at once
             self._late = False
+            is_clear = now_s - self._called_s >= self.facts.patience_s / 10
+            who = f"{self.boards[index].name}: it" if is_clear else "a rank"
             text = f"had not done its part of a step in {self.facts.patience_s:g} s"
-            self._latest = f"{self.boards[index].name}: it {text}; raise run.patience_s or run.steps"
-            self._out.append(s.Note("late", f"round {self.round}: {self._latest}", index))
+            self._latest = f"{who} {text}; raise run.patience_s or run.steps"
+            self._out.append(s.Note("late", f"round {self.round}: {self._latest}", index if is_clear else None))
         for other, m in list(self._work.items()):  # the first that came says what the others must be
             assert m.here is not None
             leader = next(iter(self._work.values())).here
