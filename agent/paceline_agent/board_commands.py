@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from paceline.commandline import CommandParser, Program
@@ -112,20 +111,10 @@ def _add_prefix(parser: CommandParser) -> None:
 
 
 def _doctor(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline.checkup import tell
     from paceline_agent.doctor import examine
 
-    rows = []
-    for row in examine(arguments.config, become=True):
-        rows.append(row)
-        if not arguments.json:
-            print(f"{row.state:5} {row.name:12} {row.about}", flush=True)
-            if row.fix:
-                print(f"{'':19}{row.fix}")
-    status = next((row.exit_code for row in rows if row.state == "bad"), 0)
-    if arguments.json:
-        plain = [{key: value for key, value in asdict(row).items() if key != "exit_code"} for row in rows]
-        print(json.dumps({"schema": "paceline-doctor-1", "ok": not status, "rows": plain}, indent=1))
-    return status
+    return tell(examine(arguments.config, become=True), as_json=arguments.json)
 
 
 def _install(arguments: argparse.Namespace, talk: Talk) -> int:

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from paceline.checkup import BUILT_YEAR, Row
 from paceline.errors import KeyFileError, LinkError, PacelineError, SettingsError, StorageError
 from paceline.keys import fingerprint
 from paceline_agent.config import AgentConfig, load_config
@@ -26,7 +26,6 @@ from paceline_agent.meters import MeterError, open_source
 from paceline_agent.meters.findings import Where, scan
 from paceline_agent.rights import become_owner
 
-BUILT_YEAR = 2026  # no board's clock may be before this software
 DISK_BAD, DISK_LOW = 64 << 20, 1 << 30  # free bytes: not even a small model's two files; a model of a few 100 MB
 CHILD_S = 300.0  # torch takes half a minute on a slow board, and more from a tired card
 HOST_S = 10.0  # to a host that is there: a handshake takes milliseconds, a far or busy one a second
@@ -46,17 +45,6 @@ WITHOUT = {
     "numpy": "tasks on pictures cannot be trained here: apt-get install python3-numpy",
     "torch": "this board meters, but trains no task that needs torch: apt-get install python3-torch, if it exists",
 }
-
-
-@dataclass(frozen=True)
-class Row:
-    """One thing that was looked at. `exit_code`: what a bad one means."""
-
-    name: str
-    state: Literal["ok", "warn", "bad"]
-    about: str
-    fix: str = ""
-    exit_code: int = 0
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from paceline.checkup import BUILT_YEAR, Row
 from paceline.errors import KeyFileError, LinkError, PacelineError, SettingsError, StorageError
 from paceline.keys import fingerprint
 from paceline.version import VERSION
@@ -28,23 +27,11 @@ from paceline_host.host_config import HostConfig, load_host, load_operator
 from paceline_host.link import OWN_DESCRIPTORS, public_of
 from paceline_host.runs import list_runs
 
-BUILT_YEAR = 2026  # no clock may be before this software
 DISK_BAD, DISK_LOW = 64 << 20, 1 << 30  # free bytes: not even a small run; a run of a model of some 100 MB
 CHILD_S = 120.0
 # Whose locks and syncs are not those of a disk; 9p and fuse.* as well.
 FAR = ("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "fuse")
 STEP = "import {0}; assert float(({0}.ones((8, 8)) @ {0}.ones((8, 8))).sum()) == 512; print({0}.__version__)"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One thing that was looked at. `exit_code`: what a bad one means."""
-
-    name: str
-    state: Literal["ok", "warn", "bad"]
-    about: str
-    fix: str = ""
-    exit_code: int = 0
 
 
 def examine(config_file: Path | None, where: str | None) -> Iterator[Row]:

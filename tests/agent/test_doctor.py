@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.checkup import Row
 from paceline.keys import write_pair
-from paceline_agent.doctor import Roots, Row, _library, examine, throttling
+from paceline_agent.doctor import Roots, _library, examine, throttling
 from paceline_agent.link import new_pair
 from paceline_host.link import HostLink
 

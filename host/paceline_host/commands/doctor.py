@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 from paceline.commandline import Program
@@ -32,17 +30,7 @@ def add(program: Program) -> None:
 
 
 def _doctor(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline.checkup import tell
     from paceline_host.doctor import examine
 
-    rows = []
-    for row in examine(arguments.config, arguments.host):
-        rows.append(row)
-        if not arguments.json:
-            print(f"{row.state:5} {row.name:12} {row.about}", flush=True)
-            if row.fix:
-                print(f"{'':19}{row.fix}")
-    status = next((row.exit_code for row in rows if row.state == "bad"), 0)
-    if arguments.json:
-        plain = [{key: value for key, value in asdict(row).items() if key != "exit_code"} for row in rows]
-        print(json.dumps({"schema": "paceline-doctor-1", "ok": not status, "rows": plain}, indent=1))
-    return status
+    return tell(examine(arguments.config, arguments.host), as_json=arguments.json)
