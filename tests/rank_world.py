@@ -166,8 +166,6 @@ class FakeRank(FakeBoard):
     fault = ""  # what it says instead of joining
     content = ""  # digest of its data
     buffers = b""  # of its own, as BatchNorm has them
-    computes_on = False  # a call is heard when the step that it computes is done, as by a real trainer
-    busy_s = 0.0  # until when it computes
     lies = False  # what it says of its steps is no table
 
     @property
@@ -230,10 +228,9 @@ class FakeRank(FakeBoard):
             if not self.loaded and data == b"L":
                 self.memory, self.holds = bytes(self.model[: world.facts.model_bytes]), True
             self.loaded = True
-            wait_s = max(0.0, self.busy_s - world.now_s) if self.computes_on else 0.0
             here = {"steps": self.steps, "state": self.holds, "torch": "2.4", "dtype": self.dtype,
                     "address": f"10.0.0.{self.index}"}  # fmt: skip
-            self._put(given, "here", json.dumps(here).encode(), wait_s)
+            self._put(given, "here", json.dumps(here).encode())
         elif given.what == "schedule":
             self.plan, self.given = json.loads(data), given
             if self.fault:
@@ -277,7 +274,6 @@ class FakeRank(FakeBoard):
                 self.step(am.WorkProgress(self.given.lease, self.spent))
                 group.arrive(self.plan["rank"], mine)
 
-        self.busy_s = self.world.now_s + self.pace_s * 0.1 * len(mine)
         self.world.at(self.pace_s * 0.1 * len(mine), arrive)
 
     def complete(self, group: FakeGroup, union: list[int]) -> None:
@@ -308,7 +304,7 @@ class FakeRank(FakeBoard):
 
         return happen
 
-    def _put(self, given: am.StoreTensor, what: str, data: bytes, wait_s: float = 0.0) -> None:
+    def _put(self, given: am.StoreTensor, what: str, data: bytes) -> None:
         life, trainer_life = self.life, self.trainer_life
 
         def happen() -> None:
@@ -316,7 +312,7 @@ class FakeRank(FakeBoard):
                 self.update = data
                 self.step(am.WorkTensor(given.lease, given.step, given.redraw, what, len(data)))
 
-        self.world.at(0.001 + wait_s, happen)
+        self.world.at(0.001, happen)
 
 
 class RankWorld(World):

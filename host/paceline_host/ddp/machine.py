@@ -100,9 +100,6 @@ class RankMachine(Muster):
         self.generation = 0
         self._warned = False
         self._broke_s: float | None = None  # when the last group ended before its round
-        self._late = False  # the last group broke since a rank had not done its part in time
-        self._called_s = 0.0  # when all were called last
-        self._latest = ""  # who that was last, and what would help
         self._idle = 0  # generations in a row that have counted nothing
         self._voids = self._refusals = 0
         self._group_due_s = float("inf")
@@ -191,7 +188,7 @@ class RankMachine(Muster):
         self._plan_ = RoundPlan(slices, place, self.ranks.steps, self.ranks.minimum, self._next_index)
         self._fresh = {item.board for item in slices} != set(present)
         self._work, self._order, self._idle, self._voids, self._refusals = {}, [], 0, 0, 0
-        self._planned_s, self._late, self._latest = None, False, ""
+        self._planned_s = None
         for board in self.boards:
             board.share = board.done = 0
         self.phase, self.stage = "planning", PLAN
@@ -309,7 +306,7 @@ class RankMachine(Muster):
             reason = f"{IDLE_GENERATIONS} groups in a row did no step, the last was {self._last_refusal}"
             self._stop(s.Stop(reason), now_s)
             return
-        self.stage, self._stays, self._called_s = HERE, False, now_s
+        self.stage, self._stays = HERE, False
         for index, member in self._work.items():
             member.here = member.done = None
             if member.is_called:
@@ -331,13 +328,6 @@ class RankMachine(Muster):
         member.here, member.due_s, member.loads = here, float("inf"), False
         if any(m.here is None for m in self._work.values()):
             return
-        if self._late:  # who computes hears the call late; an emulated board, which only waits, hears it at once
-            self._late = False
-            is_clear = now_s - self._called_s >= self.facts.patience_s / 10
-            who = f"{self.boards[index].name}: it" if is_clear else "a rank"
-            text = f"had not done its part of a step in {self.facts.patience_s:g} s"
-            self._latest = f"{who} {text}; raise run.patience_s or run.steps"
-            self._out.append(s.Note("late", f"round {self.round}: {self._latest}", index if is_clear else None))
         for other, m in list(self._work.items()):  # the first that came says what the others must be
             assert m.here is not None
             leader = next(iter(self._work.values())).here
@@ -482,8 +472,9 @@ class RankMachine(Muster):
 
     def _is_broken(self, index: int, broken: Broken, now_s: float) -> None:
         name, reason = self.boards[index].name, broken.reason
-        self._late = broken.kind == "late"
-        self._last_refusal = (self._late and self._latest) or f"{name}: {reason}"
+        if broken.kind == "late":  # gloo does not say which
+            reason += "; where a step takes so long, raise run.patience_s or run.steps"
+        self._last_refusal = f"{name}: {reason}"
         self._voids += 1
         self._out.append(s.Note("broken", f"round {self.round}: {name}: {reason}", index))
         guilty = {self._order[rank] for rank in broken.blamed if 0 <= rank < len(self._order)} & set(self._work)
