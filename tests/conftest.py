@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: tools that may be missing, and the switch under which nothing may be skipped.
+"""What all tests share: tools that may be missing, and the switches of continuous integration.
 
-PACELINE_NO_SKIP=1 (continuous integration sets it) turns each skip into a failure with the reason it would have had.
+PACELINE_NO_SKIP=1 turns each skip into a failure with the reason it would have had. PACELINE_IN_TURN=K/N runs each Nth
+of the tests that are marked `in_turn`, from the Kth on; without it all run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ settings.load_profile("any machine")
 ROOT = Path(__file__).resolve().parent.parent
 VENV_BIN = ROOT / ".venv" / "bin"
 NO_SKIP = os.environ.get("PACELINE_NO_SKIP") == "1"
+FIRST, EVERY = (int(part) for part in os.environ.get("PACELINE_IN_TURN", "0/1").split("/"))
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +41,16 @@ def needs_tool() -> Callable[[str, str], Path]:
         return Path(path)
 
     return find
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out those whose turn it is not: continuous integration takes the longest tests in turn."""
+    marked = [item for item in items if item.get_closest_marker("in_turn")]
+    left_out = [item for number, item in enumerate(marked) if number % EVERY != FIRST % EVERY]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        ids = {id(item) for item in left_out}
+        items[:] = [item for item in items if id(item) not in ids]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,12 +10,16 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from paceline.tasks import make
 from paceline_host import checkpoint
 from paceline_host.ledger import Ledger
 
 from .fleet_tools import Bench, Declared
 from .test_resume import CHUNKY, KILLED, mortal
+
+pytestmark = pytest.mark.in_turn  # each takes long
 
 BOARDS = {"fast": Declared(speed=4.0), "middle": Declared(speed=2.0), "slow": Declared(speed=1.0)}
 RUN = {"regime": "async", "rounds": 3, "budget": 48, "policies": ["fedasync-poly"], "chunk_bytes": 1 << 15}

@@ -22,6 +22,8 @@ from paceline_host import (
     bench_transfer,
 )  # fmt: skip
 
+pytestmark = pytest.mark.in_turn  # each takes long
+
 
 def test_what_the_transfer_benchmark_sends_comes_back_by_every_kind() -> None:
     """It raises where a byte differs."""

@@ -17,7 +17,7 @@ from paceline_host.onboard.board_install import fits, machine
 
 from .test_storage import small_disk
 
-pytestmark = pytest.mark.timeout(300)  # a release is synced to disk each time
+pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(300)]  # a release is synced to disk each time
 BASE = str(getattr(sys, "_base_executable", sys.executable))
 MINOR = sys.version_info[1]
 # Runs install.py; names on disk are changed one by one, and at the n-th change the power goes: no handler runs, nothing

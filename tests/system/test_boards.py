@@ -21,7 +21,7 @@ import pytest
 from .board_sshd import Board
 from .fleet_tools import BIN, Bench, Program, until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(300)]
 METER = 'source = "modelled"\nidle_w = 2.0\nactive_w = 4.0\nidle_s = 0.0'
 AT_MOST_S = 150.0
 

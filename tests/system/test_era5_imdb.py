@@ -14,6 +14,8 @@ from paceline.data import reviews, series
 
 from .fleet_tools import Bench, Declared
 
+pytestmark = pytest.mark.in_turn  # each takes long
+
 BOARDS = {"fast": Declared(speed=400.0), "slow": Declared(speed=100.0)}
 SILOS = '[[silo]]\nname = "a"\nboards = ["fast"]\nbudget = 40\n[[silo]]\nname = "b"\nboards = ["slow"]\nbudget = 40\n'
 REGIMES: dict[str, tuple[dict[str, object], str]] = {

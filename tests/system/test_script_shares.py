@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from paceline_host.host_controller import HostController
 
 from .fleet_tools import Bench
 from .test_daemon import Daemon
+
+pytestmark = pytest.mark.in_turn  # each takes long
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "experiments" / "uneven_ddp.py"
 

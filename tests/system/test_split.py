@@ -203,6 +203,7 @@ def churn(ledger: Ledger) -> Callable[[EpochPlan, int], None]:
     return befall
 
 
+@pytest.mark.in_turn
 @pytest.mark.timeout(300)
 def test_a_board_lost_in_any_phase_of_a_step_costs_its_share_of_that_step_and_nothing_else(
     tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch

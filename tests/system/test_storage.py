@@ -54,6 +54,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[
         return writes, models(bench.folder / "runs" / "exp-001" / "equal")
 
 
+@pytest.mark.in_turn
 @pytest.mark.timeout(600)
 def test_whenever_the_disk_is_full_the_journal_is_whole_and_the_run_goes_on_once_there_is_room(
     unbroken: tuple[list[str], list[str | None]], tmp_path: Path
