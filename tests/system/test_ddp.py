@@ -28,7 +28,6 @@ from .fleet_tools import TRAIN, Bench, Declared, until
 from .test_resume import KILLED, mortal
 
 PLANTED = Path(__file__).parent / "planted"
-FAULTS = Path(__file__).parent / "planted_faults"
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
 STEPS, ROUNDS, BUDGET = 5, 2, 60
 POLICIES = ["equal", "time", "ema-batch", "ema-batch:every=2"]
@@ -196,7 +195,8 @@ def test_a_rank_that_dies_or_diverges_in_any_phase_of_a_step_changes_nothing_of_
 ) -> None:
     rounds, marks = 11, tmp_path / "marks"
     marks.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(FAULTS))
+    monkeypatch.setenv("PYTHONPATH", str(PLANTED))
+    monkeypatch.setenv("PACELINE_PLANTED", "ranks")
     monkeypatch.setenv("PACELINE_PLANT", str(marks))
     with Bench(tmp_path) as bench:
         slow = {"reference_seconds_per_sample": 6.0}  # so that who was lost is back before the rounds are over
@@ -272,7 +272,8 @@ def test_verify_finds_the_right_scaling_right_and_a_wrong_one_wrong(
         assert [row["precision"] for row in rows] == ["float64", "float32"]
         assert rows[0]["largest"] < 1e-14
         assert rows[0]["shares"][0] != rows[0]["shares"][1]
-        monkeypatch.setenv("PYTHONPATH", str(PLANTED))  # there each rank's mean counts alike
+        monkeypatch.setenv("PYTHONPATH", str(PLANTED))
+        monkeypatch.setenv("PACELINE_PLANTED", "scaling")  # there each rank's mean counts alike
         wrong = bench.call("paceline", "verify", "ddp", file)
         assert wrong.ends() == 9
         assert "float64" in wrong.out

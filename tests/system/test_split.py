@@ -30,7 +30,7 @@ from paceline_host.report import load_report, render
 from .fleet_tools import TRAIN, Bench, Declared, endpoint_of
 from .test_resume import EVERY, FIRST, KILLED, MORTAL, chosen, models
 
-PLANTED = Path(__file__).parent / "planted_split_faults"
+PLANTED = Path(__file__).parent / "planted"
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
 TASK = {"name": "mnist", "model": "cnn", "cut": "conv1", "batch": 16, "precision": "float64", "learning_rate": 0.1}
 SPLIT = {"clients": 6, "partition": "iid"}
@@ -211,6 +211,7 @@ def test_a_board_lost_in_any_phase_of_a_step_costs_its_share_of_that_step_and_no
     marks, epochs = tmp_path / "marks", 10
     marks.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(PLANTED))
+    monkeypatch.setenv("PACELINE_PLANTED", "clients")
     monkeypatch.setenv("PACELINE_PLANT", str(marks))
     with Bench(tmp_path) as bench:
         run = {"rounds": epochs, "patience_s": 2.0}

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For one test: a wrong scaling, the mean of the ranks' means, in each process that has this folder in its path."""
+"""Plants a fault in each process that has this folder in its path; PACELINE_PLANTED names it, a module of this folder.
 
+Such a module has TARGET, the module that it changes as soon as that is imported, and `plant`, which is given it.
+"""
+
+import importlib
+import importlib.util
+import os
 import sys
 from typing import Any
 
 
 class _Plant:
-    """Changes paceline.torch.gradients as soon as it is imported."""
+    """Finds the target as usual, and lets it be changed once it is there."""
+
+    def __init__(self, fault: Any) -> None:
+        self._fault = fault
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "paceline.torch.gradients":
+        if name != self._fault.TARGET:
             return None
-        import importlib.util
-
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         assert spec is not None
@@ -21,16 +28,10 @@ class _Plant:
 
         def exec_module(module: Any) -> None:
             plain(module)
-            right = module.SampleMean._reduce
-
-            def wrong(self: Any, bucket: Any) -> Any:
-                self.counts = self.counts and (1, module.dist.get_world_size())
-                return right(self, bucket)
-
-            module.SampleMean._reduce = wrong
+            self._fault.plant(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-sys.meta_path.insert(0, _Plant())
+sys.meta_path.insert(0, _Plant(importlib.import_module(os.environ["PACELINE_PLANTED"])))

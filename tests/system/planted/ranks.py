@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For one test: ranks that die or diverge in the middle of a step, in each process that has this folder in its path.
+"""For one test: ranks that die or diverge in the middle of a step.
 
 PACELINE_PLANT is a folder. In each group of three the next of PHASES that no file there names comes about, in the
 second step: a rank writes that file and is killed in that phase, or loses its loss. "between": as the step begins,
@@ -15,33 +15,19 @@ from typing import Any
 PHASES = {"forward": 1, "backward": 2, "all-reduce": 1, "nan": 2, "between": 0}  # who; three failures bar a board
 
 
-class _Plant:
-    """Changes paceline_agent.workers.group as soon as it is imported."""
+TARGET = "paceline_agent.workers.group"
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "paceline_agent.workers.group":
-            return None
-        import importlib.util
 
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.loader is not None
-        plain = spec.loader.exec_module
+def plant(module: Any) -> None:
+    """See sitecustomize."""
+    wrap = module.Group.wrap
 
-        def exec_module(module: Any) -> None:
-            plain(module)
-            wrap = module.Group.wrap
+    def wrap_and_plant(self: Any, network: Any, *loss: Any) -> None:
+        wrap(self, network, *loss)
+        if len(self._names) == 3:
+            _plant(self, network, sys.modules["paceline.torch.gradients"])
 
-            def wrap_and_plant(self: Any, network: Any, *loss: Any) -> None:
-                wrap(self, network, *loss)
-                if len(self._names) == 3:
-                    _plant(self, network, sys.modules["paceline.torch.gradients"])
-
-            module.Group.wrap = wrap_and_plant
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    module.Group.wrap = wrap_and_plant
 
 
 def _plant(group: Any, network: Any, gradients: Any) -> None:
@@ -94,6 +80,3 @@ def _plant(group: Any, network: Any, gradients: Any) -> None:
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-sys.meta_path.insert(0, _Plant())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For one test: boards of split learning that are lost in a phase of a step, where this folder is in the path.
+"""For one test: boards of split learning that are lost in a phase of a step.
 
 PACELINE_PLANT is a folder. In the epoch of its number each of FAULTS comes about once, on the boards in turn, in the
 board's step 2 (the account: at the epoch's end): it writes a file of that name, and the trainer dies, or stands still,
@@ -8,7 +8,6 @@ or finds that its agent breaks the protocol.
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +19,12 @@ FAULTS = (
 )  # fmt: skip
 CLIENTS_A_BOARD = 2
 STEP = 2
+TARGET = "paceline_agent.workers.psl"
 
 
-class _Plant:
-    """Changes paceline_agent.workers.psl as soon as it is imported."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "paceline_agent.workers.psl":
-            return None
-        import importlib.util
-
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.loader is not None
-        plain = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            plain(module)
-            _plant(module.PslWorker)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-def _plant(worker: Any) -> None:
+def plant(module: Any) -> None:
+    """See sitecustomize."""
+    worker = module.PslWorker
     folder = Path(os.environ["PACELINE_PLANT"])
     work, forward, backward = worker.work, worker._forward, worker._backward
     epoch, steps = 0, 0
@@ -96,6 +76,3 @@ def _plant(worker: Any) -> None:
         befall(self, "after-update")
 
     worker.work, worker._forward, worker._backward = work_here, forward_step, backward_step
-
-
-sys.meta_path.insert(0, _Plant())
