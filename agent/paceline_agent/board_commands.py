@@ -59,6 +59,7 @@ def _add_install(program: Program) -> None:
     parser.add_argument(
         "--meter", default="", metavar="LINES", help="lines of [meter] (default: of the sensor that sees most)"
     )
+    parser.add_argument("--take-over", action="store_true", help="also where agent.toml names another host")
     _add_prefix(parser)
     parser.add_argument("--dry-run", action="store_true", help="print each step and do none")
     parser.add_argument("--json", action="store_true", help="print JSON: public key, steps, a first reading")
@@ -124,7 +125,9 @@ def _install(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_agent.places import places
 
     where = places(arguments.prefix)
-    steps = install(where, Wish(arguments.name, arguments.endpoint, arguments.host_key, arguments.meter))
+    steps = install(
+        where, Wish(arguments.name, arguments.endpoint, arguments.host_key, arguments.meter, arguments.take_over)
+    )
     done = [step.about for step in steps if step.needed]
     told: dict[str, object] = {"schema": "paceline-install-1", "name": arguments.name, "steps": done}
     if arguments.dry_run:

@@ -37,12 +37,15 @@ READING_S = 1.0
 
 @dataclass(frozen=True)
 class Wish:
-    """Whose agent this is to be. `meter`: the lines of [meter]; empty: what sees most of this board, if anything."""
+    """Whose agent this is to be. `meter`: the lines of [meter]; empty: what sees most of this board, if anything.
+    `take_over`: also where agent.toml names another host.
+    """
 
     name: str
     endpoint: str
     host_key: str
     meter: str = ""
+    take_over: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,13 @@ def install(where: Places, wish: Wish) -> list[Step]:
         raise SettingsError(
             [f"{python} lies in a home, which the agent's own user may not read: install with the system's python3"]
         )
-    if where.config.exists():
-        _same(load_config(where.config), where, wish)
+    taken = where.config.exists() and _is_to_change(load_config(where.config), where, wish)
     secret = where.etc / f"{wish.name}.key"
     steps = [
         Step(f"make the folder {where.etc}", not where.etc.is_dir(), lambda: _folder(where.etc, 0o755)),
         Step(f"make the key pair {secret}", not _has_pair(secret), lambda: _make_pair(secret)),
         Step(f"write {where.config}", not where.config.exists(), lambda: _write(where.config, _settings(where, wish))),
+        Step(f"let {where.config} name this host", taken, lambda: _write(where.config, _taken_over(where, wish))),
     ]
     if where.unit is None:
         made = Step(f"make the folder {where.state}", not where.state.is_dir(), lambda: _folder(where.state, 0o700))
@@ -145,24 +148,41 @@ def unit_text(where: Places) -> str:
     return text
 
 
-def _same(config: AgentConfig, where: Places, wish: Wish) -> None:
-    """Refuse a board that is another one already, or another host's."""
+def _is_to_change(config: AgentConfig, where: Places, wish: Wish) -> bool:
+    """Tell whether agent.toml names another host. Refuse a board that is another one already, or another host's."""
     name = Path(config.key_file).stem
     if name != wish.name:
         raise KeyFileError(
             f"this board is {name} already, by {where.config}; use that name, or uninstall the agent first"
         )
     _, host_key = config.keys(where.etc)
-    if host_key != wish.host_key:
+    is_other = host_key != wish.host_key
+    if is_other and not wish.take_over:
         raise KeyFileError(
             f"this board serves another host already, whose key has fingerprint {fingerprint(host_key)} "
-            f"({config.host.endpoint}); remove it there first, or run `paceline-agent uninstall` on the board"
+            f"({config.host.endpoint}); remove it there first, or take it from that host with --take-over"
         )
-    if config.host.endpoint != wish.endpoint:
+    if not is_other and config.host.endpoint != wish.endpoint:
         there, wanted = config.host.endpoint, wish.endpoint
         raise SettingsError(
             [f"{where.config} says host.endpoint = {there!r}, not {wanted!r}; correct it there, or --endpoint"]
         )
+    return is_other
+
+
+def _taken_over(where: Places, wish: Wish) -> str:
+    """Return agent.toml with another [host], all else as its owner has it."""
+    lines, table = [], ""
+    for line in where.config.read_text(encoding="utf-8").splitlines():
+        table = line.strip() if line.lstrip().startswith("[") else table
+        key = line.partition("=")[0].strip()
+        value = {"endpoint": wish.endpoint, "public_key": wish.host_key}.get(key) if table == "[host]" else None
+        lines.append(line if value is None else f"{key} = {toml.inline(value)}")
+    text = "\n".join([*lines, ""])
+    host = load(text, AgentConfig, where=f"the new {where.config}").host
+    if (host.endpoint, host.public_key) != (wish.endpoint, wish.host_key):
+        raise SettingsError([f"{where.config}: its [host] has another form than expected; change the two keys there"])
+    return text
 
 
 def _settings(where: Places, wish: Wish) -> str:

@@ -274,7 +274,7 @@ class Daemon:
 
         looked = self._server.ask(look)
         run = looked.pop("run") or {"policy": "", "round": 0, "rounds": 0, "phase": "preparing", "waits": []}
-        now_s = time.monotonic()
+        now_s, rejected = time.monotonic(), self._keyring.rejected()
         return {
             "schema": "paceline-status-1",
             "host": {
@@ -295,7 +295,7 @@ class Daemon:
                     "times": each.times, "since_s": round(now_s - each.first_s, 3),
                     "last_s": round(now_s - each.last_s, 3),
                 }
-                for each in self._link.strangers()
+                for each in self._link.strangers() if fingerprint(each.key) not in rejected
             ],
         }  # fmt: skip
 

@@ -40,6 +40,10 @@ class Keyring:
         self._seen = seen
         return self._read()
 
+    def rejected(self) -> set[str]:
+        """Return the fingerprints of keys that were looked at and are not wanted: they are not asked about again."""
+        return {path.stem for path in (Path(self.config.keys) / "rejected").glob("*.pub")}
+
     def _read(self) -> Admitted:
         self.faults = []
         return Admitted(*self.config.read_peers(self.faults))

@@ -33,7 +33,8 @@ DOORS = {
     r"zmq": r"paceline_(agent|host)\.link|paceline_host\.(operator|swarm)_link",
     r"cffi|_cffi_backend|ctypes|paceline\._core": r"paceline\.core",
     r"smbus2": r"paceline_agent\.meters\.\w*(bus|i2c)\w*",
-    r"serial": r"paceline_agent\.meters\.\w*(bus|serial|uart)\w*",
+    r"serial": r"paceline_agent\.meters\.\w*(bus|serial|uart)\w*|paceline_host\.onboard\.serial_line",
+    r"zeroconf": r"paceline_host\.onboard\.mdns",
     r"torch": TORCH_DOORS,
     r"matplotlib": r"paceline_host\.plot(_\w+)?",
     r"pickle|marshal|shelve|dill|cloudpickle|joblib": r"(?!)",  # what a peer sends is never code

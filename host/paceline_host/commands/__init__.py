@@ -9,6 +9,8 @@ from paceline.commandline import Program, add_completion
 from paceline.version import VERSION
 from paceline_host.commands import (
     bench,
+    board_keys,
+    board_search,
     boards,
     config,
     data,
@@ -35,8 +37,8 @@ def program() -> Program:
     )
     for add in (
         run.add, run.add_resume, verify.add, report.add_runs, report.add_report, look.add, host.add, operate.add,
-        data.add, doctor.add, experiments.add, simulate.add, bench.add, keys.add, boards.add, config.add,
-        add_completion,
+        data.add, doctor.add, experiments.add, simulate.add, bench.add, keys.add, boards.add, board_keys.add,
+        board_search.add, config.add, add_completion,
     ):  # fmt: skip
         add(made)
     return made

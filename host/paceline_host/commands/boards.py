@@ -16,15 +16,15 @@ _MANY = "One board that fails stops no other; with several the status is then 8.
 
 def add(program: Program) -> None:
     """Register the commands."""
-    program.group("boards", "the agent on boards: install, bundle, list, status, doctor, logs, rollback, remove")
-    for each in (_add_install, _add_bundle, _add_list, _add_ask, _add_logs, _add_remove):
+    program.group("boards", "the agent on boards: find, install, update, look after, let in, remove")
+    for each in (_add_install, _add_update, _add_bundle, _add_list, _add_ask, _add_logs, _add_remove):
         each(program)
 
 
 def _add_install(program: Program) -> None:
     parser = program.command(
         "boards install",
-        _does("install"),
+        does("tool", "install"),
         "bring the agent to boards over ssh, enrol their keys, start it",
         about=f"{_SSH} A board is looked at first; then one bundle is copied, a release is made beside the one before,"
         f" keys are exchanged, the agent is started and its HELLO waited for. A second time nothing changes. {_MANY}",
@@ -38,7 +38,7 @@ def _add_install(program: Program) -> None:
     parser.add_argument(
         "boards", nargs="+", metavar="[NAME=]USER@HOST", help="as ssh takes it; or a name in `paceline boards list`"
     )
-    _add_keys(parser)
+    add_keys(parser)
     ssh = parser.add_argument_group("ssh")
     ssh.add_argument("--port", type=int, metavar="N", help="of sshd on the boards")
     ssh.add_argument("--identity", type=Path, metavar="FILE", help="the private key to log in with")
@@ -56,16 +56,43 @@ def _add_install(program: Program) -> None:
     parser.add_argument(
         "--meter", default="", metavar="LINES", help="of [meter], for all (default: what each board has)"
     )
-    parser.add_argument("--bundle", type=Path, metavar="FILE", help="made before (default: one is made for each kind)")
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels for the bundle, as in `boards bundle`")
+    add_bundles(parser)
+    parser.add_argument(
+        "--take-over", action="store_true", help="also a board that serves another host: from now on it serves this one"
+    )
     parser.add_argument("--dry-run", action="store_true", help="look at the boards and say what would be done")
-    _add_json(parser)
+    add_json(parser)
+
+
+def _add_update(program: Program) -> None:
+    parser = program.command(
+        "boards update",
+        does("tool", "update"),
+        "bring another release of the agent to boards that have one",
+        about="The new release is made beside the old one, then one link is switched and the agent started anew."
+        " Without a HELLO within --window, without readings where the old release has them, or with an agent that has"
+        f" ended, the board goes back to the old release by itself. {_MANY}",
+        examples=[
+            ("paceline boards update", "all that were installed over ssh"),
+            ("paceline boards update pi4 --window 20", "one, with little patience"),
+        ],
+        exits=(3, 4, 5, 6, 7, 8, 9, 10),
+    )
+    parser.add_argument("boards", nargs="*", metavar="NAME", help="as `paceline boards list` names them (default: all)")
+    add_keys(parser)
+    parser.add_argument("--listen", metavar="WHERE", help="where this host listens (default: as in host.toml)")
+    parser.add_argument(
+        "--window", type=positive_s, default=60.0, metavar="SECONDS", help="for HELLO and reading (default: 60)"
+    )
+    add_bundles(parser)
+    parser.add_argument("--dry-run", action="store_true", help="look at the boards and say what would be done")
+    add_json(parser)
 
 
 def _add_bundle(program: Program) -> None:
     parser = program.command(
         "boards bundle",
-        _does("bundle"),
+        does("tool", "bundle"),
         "make the archive that is copied to boards of one kind",
         about="Our wheel is built from this checkout for this machine's kind; for another it must be in --wheels. What"
         " no wheel brings comes from the board's own packages. By hand: tar xzf FILE; python3 */install.py --help.",
@@ -82,19 +109,19 @@ def _add_bundle(program: Program) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="the archive; replaced when it is there"
     )
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels to take: torch, numpy, others' kinds")
-    _add_json(parser)
+    add_json(parser)
 
 
 def _add_list(program: Program) -> None:
     parser = program.command(
         "boards list",
-        _does("listing"),
+        does("tool", "listing"),
         "list the boards that were installed, and those whose keys are let in",
         examples=[("paceline boards list", "all"), ("paceline boards list --json", "for a program")],
         exits=(5, 10),
     )
-    _add_keys(parser)
-    _add_json(parser)
+    add_keys(parser)
+    add_json(parser)
 
 
 def _add_ask(program: Program) -> None:
@@ -109,7 +136,7 @@ def _add_ask(program: Program) -> None:
     ):
         parser = program.command(
             f"boards {name}",
-            _does(name),
+            does("tool", name),
             summary,
             about=f"{about} {_MANY}",
             examples=[(f"paceline boards {name} pi4", "one"), (f"paceline boards {name} pi4 nano", "two at once")],
@@ -120,27 +147,27 @@ def _add_ask(program: Program) -> None:
         parser.add_argument(
             "boards", nargs="*" if looks else "+", metavar="NAME", help=f"as `paceline boards list` names them{every}"
         )
-        _add_keys(parser)
-        _add_json(parser)
+        add_keys(parser)
+        add_json(parser)
 
 
 def _add_logs(program: Program) -> None:
     parser = program.command(
         "boards logs",
-        _does("logs"),
+        does("tool", "logs"),
         "print the last words of a board's agent",
         examples=[("paceline boards logs pi4", "20 lines"), ("paceline boards logs pi4 --lines 200", "more")],
         exits=(3, 4, 5, 9, 10),
     )
     parser.add_argument("board", metavar="NAME", help="as `paceline boards list` names it")
     parser.add_argument("--lines", type=int, default=20, metavar="N", help="how many (default: 20)")
-    _add_keys(parser)
+    add_keys(parser)
 
 
 def _add_remove(program: Program) -> None:
     parser = program.command(
         "boards remove",
-        _does("remove"),
+        does("tool", "remove"),
         "take the agent off boards, and their keys off this host",
         about=f"On the board nothing is left: program, unit, keys, state. {_MANY}",
         examples=[
@@ -151,11 +178,28 @@ def _add_remove(program: Program) -> None:
     )
     parser.add_argument("boards", nargs="+", metavar="NAME", help="as `paceline boards list` names them")
     parser.add_argument("--forget", action="store_true", help="do not speak to the boards")
-    _add_keys(parser)
-    _add_json(parser)
+    add_keys(parser)
+    add_json(parser)
 
 
-def _add_keys(parser: CommandParser) -> None:
+def add_bundles(parser: CommandParser) -> None:
+    """Add the options that say what is brought."""
+    parser.add_argument("--bundle", type=Path, metavar="FILE", help="made before (default: one is made for each kind)")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="wheels for the bundle, as in `boards bundle`")
+
+
+def positive_s(text: str) -> float:
+    """Return seconds."""
+    try:
+        if 0 < (seconds := float(text)) < 1e6:
+            return seconds
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, above 0")
+
+
+def add_keys(parser: CommandParser) -> None:
+    """Add the options that name the host's keys."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--host", type=Path, metavar="FILE", help="host.toml of the daemon on this machine, or its folder"
@@ -169,17 +213,18 @@ def _add_keys(parser: CommandParser) -> None:
     )
 
 
-def _add_json(parser: CommandParser) -> None:
+def add_json(parser: CommandParser) -> None:
+    """Add the option for programs."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _does(name: str) -> Handler:
-    """Return what is done by a function of the tool, which is loaded only then."""
+def does(module: str, name: str) -> Handler:
+    """Return what is done by a function of paceline_host.onboard, which is loaded only then."""
 
     def handle(arguments: argparse.Namespace, talk: Talk) -> int:
-        from paceline_host.onboard import tool
+        from importlib import import_module
 
-        status: int = getattr(tool, name)(arguments, talk)
+        status: int = getattr(import_module(f"paceline_host.onboard.{module}"), name)(arguments, talk)
         return status
 
     return handle

@@ -42,6 +42,7 @@ echo "paceline:home=$HOME"
 echo "paceline:systemd=$([ -d /run/systemd/system ] && echo yes)"
 P=${2:-$HOME/.local/paceline}
 echo "paceline:current=$(readlink "$P/current" 2>/dev/null)"
+echo "paceline:endpoint=$(sed -n 's/^endpoint *= *"\\(.*\\)" *$/\\1/p' "${3:-$P/etc}/agent.toml" 2>/dev/null)"
 echo "paceline:serves=$(sed -n 's/^public_key *= *"\\(.*\\)" *$/\\1/p' "${3:-$P/etc}/agent.toml" 2>/dev/null)"
 """
 # A tar that breaks off, or a step that fails, leaves nothing behind but what install.py made whole.
@@ -69,6 +70,9 @@ class Wish:
     python: str = ""
     meter: str = ""
     dry_run: bool = False
+    take_over: bool = False  # also a board that serves another host
+    update: bool = False  # what is there works and may not become worse; its own endpoint stays
+    window_s: float = HELLO_S
 
 
 @dataclass
@@ -126,7 +130,9 @@ class Crew:
         prefix = prefix or f"{facts['home']}/{PRIVATE}"
         root = self._root(wish.home, facts)
         arch = _checked(facts, wish)
-        endpoint = wish.endpoint or f"tcp://{_host_of(facts)}:{wish.port}"
+        if wish.update and not facts["current"]:
+            raise BoardError(9, f"there is no agent in {prefix} to update: `paceline boards install` brings one")
+        endpoint = wish.endpoint or wish.update * facts.get("endpoint", "") or f"tcp://{_host_of(facts)}:{wish.port}"
         bundle = self.bundle_for(arch)
         outcome = Outcome(name, shell.address, "planned")
         outcome.facts = {
@@ -141,14 +147,18 @@ class Crew:
             shell.address, shell.options, prefix, wish.home != "system", wish.python, arch, bundle.release,
             time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )  # fmt: skip
-        put = _told(shell.run(PUT, root, wish.python, prefix, file=bundle.path, timeout_s=patience_s))
         agent = f"{root} {shlex.quote(prefix)}/current/bin/paceline-agent".strip()
         below = "" if wish.home == "system" else f"--prefix {shlex.quote(prefix)}"
         wanted = shlex.join(
             ["--name", name, "--endpoint", endpoint, "--host-key", wish.host_key, "--meter", wish.meter]
-        )
+        ) + " --take-over" * wish.take_over  # fmt: skip
+        enrol = f"{agent} install --json {wanted} {below}"
+        sees = wish.update and _told(shell.run(enrol, timeout_s=START_S))["watts"] is not None
+        put = _told(shell.run(PUT, root, wish.python, prefix, file=bundle.path, timeout_s=patience_s))
         try:
-            made = _told(shell.run(f"{agent} install --json {wanted} {below}", timeout_s=START_S))
+            made = _told(shell.run(enrol, timeout_s=START_S))
+            if sees and made["watts"] is None:
+                raise BoardError(7, f"the new release has no readings where the old one has: {made['why']}")
             self.inventory.enrol(name, str(made["public_key"]))
             self.inventory.put(name, place)
             assert self.greeting is not None
@@ -157,8 +167,13 @@ class Crew:
             if not as_it_was or self.greeting.hurries or not _runs(shell, f"{agent} service status {below}"):
                 self.say(f"{name}: {put['release']} is there, its key is enrolled; starting it", board=name)
                 shell.run(f"{agent} service start {below}", timeout_s=START_S)
-            if not self.greeting.wait(name):
-                raise BoardError(4, _silent(endpoint, shell.run(f"{agent} service logs --lines 1 {below}")))
+            if not self.greeting.wait(name, wish.window_s):
+                said = shell.run(f"{agent} service logs --lines 1 {below}")
+                raise BoardError(4, _silent(endpoint, said, wish.window_s))
+            if wish.update and not _runs(shell, f"{agent} service status {below}"):
+                raise BoardError(
+                    9, "the agent has greeted this host, and then ended: `paceline boards logs` tells more"
+                )
         except PacelineError as error:
             if put["was"] in ("", put["release"]):
                 raise
@@ -234,10 +249,10 @@ def _checked(facts: Mapping[str, str], wish: Wish) -> str:
             " Debian 12 or later"
         )  # fmt: skip
     other = facts.get("serves", "")
-    if is_public(other) and other != wish.host_key:
+    if is_public(other) and other != wish.host_key and not wish.take_over:
         raise BoardError(
             5, f"this board serves another host already, whose key has fingerprint {fingerprint(other)}; remove it"
-            " there first, or run `paceline-agent uninstall` on the board"
+            " there first, or take it from that host with --take-over"
         )  # fmt: skip
     return facts["arch"]
 
@@ -274,10 +289,10 @@ def _runs(shell: Shell, question: str) -> bool:
     return True
 
 
-def _silent(endpoint: str, log: str) -> str:
+def _silent(endpoint: str, log: str, wait_s: float) -> str:
     said = log.strip().splitlines()[-1:] or ["nothing"]
     return (
-        f"the agent runs, but no HELLO came to {endpoint} within {HELLO_S:g} s: does a firewall close the port, or is"
+        f"the agent runs, but no HELLO came to {endpoint} within {wait_s:g} s: does a firewall close the port, or is"
         f" another address needed (--endpoint)? it says: {said[0]}"
     )
 

@@ -33,7 +33,7 @@ class Greeting(Protocol):
     def admit(self, name: str, public: str) -> None:
         """Return once the host knows the board's key. Raises PacelineError."""
 
-    def wait(self, name: str) -> bool:
+    def wait(self, name: str, wait_s: float = HELLO_S) -> bool:
         """Wait until the board has greeted the host; False: not in time."""
 
     def close(self) -> None:
@@ -52,23 +52,26 @@ class OfDaemon:
             host.status()
 
     def admit(self, name: str, public: str) -> None:
-        if not self._comes_to(name, lambda state: True):
+        if not comes_to(self._config, name, lambda state: state != ""):
             raise LinkError(f"the host daemon does not take the key of {name}: does it watch the same keys folder?")
 
-    def wait(self, name: str) -> bool:
-        return self._comes_to(name, lambda state: state == "connected")
+    def wait(self, name: str, wait_s: float = HELLO_S) -> bool:
+        return comes_to(self._config, name, lambda state: state == "connected", wait_s)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _comes_to(self, name: str, fits: Callable[[str], bool]) -> bool:
-        end_s = time.monotonic() + HELLO_S
-        with connected(self._config) as host:
-            while time.monotonic() < end_s:
-                if any(row["name"] == name and fits(row["state"]) for row in host.status()["boards"]):
-                    return True
-                time.sleep(TURN_S)
-        return False
+
+def comes_to(config: OperatorConfig, name: str, fits: Callable[[str], bool], wait_s: float = HELLO_S) -> bool:
+    """Wait until a daemon's word for a board fits, "" being that it knows none; False: not in time."""
+    end_s = time.monotonic() + wait_s
+    with connected(config) as host:
+        while time.monotonic() < end_s:
+            states = {row["name"]: row["state"] for row in host.status()["boards"]}
+            if fits(states.get(name, "")):
+                return True
+            time.sleep(TURN_S)
+    return False
 
 
 class OfOwn:
@@ -100,16 +103,16 @@ class OfOwn:
         self._asked.put((name, public))
         self._is_in(self._admitted, name)
 
-    def wait(self, name: str) -> bool:
-        return self._is_in(self._heard, name)
+    def wait(self, name: str, wait_s: float = HELLO_S) -> bool:
+        return self._is_in(self._heard, name, wait_s)
 
     def close(self) -> None:
         self._asked.put(None)
         self._thread.join()
 
-    def _is_in(self, names: set[str], name: str) -> bool:
+    def _is_in(self, names: set[str], name: str, wait_s: float = HELLO_S) -> bool:
         """Wait until a name is in a set; False: not in time."""
-        end_s = time.monotonic() + HELLO_S
+        end_s = time.monotonic() + wait_s
         with self._changed:
             while name not in names and (left_s := end_s - time.monotonic()) > 0:
                 self._changed.wait(left_s)

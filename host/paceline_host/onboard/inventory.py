@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.errors import KeyFileError, StorageError
-from paceline.keys import check_name, is_public, read_boards
+from paceline.keys import check_name, fingerprint, is_public, read_boards
 from paceline.talk import printable
 
 FILE = "boards.json"
@@ -75,6 +75,7 @@ class Inventory:
                 new = folder / f".{name}.new"
                 new.write_text(f"{public}\n", encoding="ascii")
                 new.replace(folder / f"{check_name(name)}.pub")
+            (self._keys / "rejected" / f"{fingerprint(public)}.pub").unlink(missing_ok=True)
 
     def drop(self, name: str) -> None:
         """Forget a board and its key. Raises StorageError."""

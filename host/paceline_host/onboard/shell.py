@@ -76,16 +76,21 @@ class Shell:
         words = done.stderr.decode(errors="replace")
         if done.returncode == 255:
             raise self._unreachable(words)
-        if done.returncode:
-            is_ours = done.returncode in EXITS and done.returncode > 1  # 1 is many programs' word for anything
-            raise BoardError(done.returncode if is_ours else FAILED, _last(words, done.returncode))
-        return done.stdout.decode(errors="replace")
+        return answered(done.returncode, done.stdout, done.stderr)
 
     def _unreachable(self, words: str) -> BoardError:
         for said, status, meaning in SAID:
             if said in words:
                 return BoardError(status, meaning.format(address=self.address))
         return BoardError(CONNECTION, f"ssh: {_last(words, 255)}")
+
+
+def answered(status: int, out: bytes, err: bytes) -> str:
+    """Return what a script there has printed. Raises BoardError with its last words where it has failed."""
+    if status:
+        is_ours = status in EXITS and status > 1  # 1 is many programs' word for anything
+        raise BoardError(status if is_ours else FAILED, _last(err.decode(errors="replace"), status))
+    return out.decode(errors="replace")
 
 
 def _last(words: str, status: int) -> str:

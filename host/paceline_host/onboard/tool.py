@@ -31,21 +31,44 @@ def install(arguments: argparse.Namespace, talk: Talk) -> int:
     """Install on boards."""
     if arguments.prefix is not None and not arguments.prefix.startswith("/"):
         raise UsageError("paceline boards install: error: --prefix: expected an absolute path of the boards")
-    host = _host(arguments)
-    if arguments.listen:
-        host = replace(host, listen=arguments.listen)
+    host = _listening(arguments)
     inventory = Inventory(Path(host.keys))
     shells = _shells(arguments, inventory)
-    pair = host.read_keys()
     wish = crew.Wish(
         home="user" if arguments.user else arguments.prefix or "",
-        host_key=pair.public,
-        port=_port(host.listen),
+        host_key=host.read_keys().public,
+        port=port_of(host.listen),
         endpoint=arguments.endpoint or "",
         python=arguments.python,
         meter=arguments.meter,
         dry_run=arguments.dry_run,
+        take_over=arguments.take_over,
     )
+    return _bring(arguments, talk, host, wish, inventory, shells)
+
+
+def update(arguments: argparse.Namespace, talk: Talk) -> int:
+    """Bring another release to boards that have one."""
+    host = _listening(arguments)
+    inventory = Inventory(Path(host.keys))
+    names = list(dict.fromkeys(arguments.boards)) or sorted(inventory.boards)
+    shells = {name: _shell_of(_place(inventory, name)) for name in names}
+    wish = crew.Wish(
+        home="",
+        host_key=host.read_keys().public,
+        port=port_of(host.listen),
+        dry_run=arguments.dry_run,
+        update=True,
+        window_s=arguments.window,
+    )
+    return _bring(arguments, talk, host, wish, inventory, shells)
+
+
+def _bring(
+    arguments: argparse.Namespace, talk: Talk, host: HostConfig, wish: crew.Wish, inventory: Inventory,
+    shells: dict[str, Shell],
+) -> int:  # fmt: skip
+    """Bring the agent to boards, and show what came of it."""
     given = read_bundle(arguments.bundle) if arguments.bundle is not None else None
     with TemporaryDirectory(prefix="paceline-boards-") as folder:
         bundle_for = crew.bundles(Path(folder), given, lambda arch, out: make_bundle(arch, out, arguments.wheels))
@@ -56,7 +79,7 @@ def install(arguments: argparse.Namespace, talk: Talk) -> int:
         finally:
             if greeting is not None:
                 greeting.close()
-    return _recap(outcomes, arguments.json, talk)
+    return recap(outcomes, arguments.json, talk)
 
 
 def bundle(arguments: argparse.Namespace, talk: Talk) -> int:
@@ -76,7 +99,7 @@ def bundle(arguments: argparse.Namespace, talk: Talk) -> int:
 
 def listing(arguments: argparse.Namespace, talk: Talk) -> int:
     """Show the inventory, and the keys that are let in."""
-    keys = Path(_host(arguments).keys)
+    keys = Path(host_of(arguments).keys)
     known, places = read_boards(keys / "boards", []), Inventory(keys).boards
     rows = [
         {
@@ -99,7 +122,7 @@ _Work = Callable[[Inventory, str, Shell], tuple[str, str, int]]  # -> state, tex
 
 def _each(arguments: argparse.Namespace, talk: Talk, work: _Work) -> int:
     """Do `work` on boards of the inventory."""
-    inventory = Inventory(Path(_host(arguments).keys))
+    inventory = Inventory(Path(host_of(arguments).keys))
     names = list(dict.fromkeys(arguments.boards)) or sorted(inventory.boards)
     shells = {name: _shell_of(_place(inventory, name)) for name in names}
 
@@ -108,7 +131,7 @@ def _each(arguments: argparse.Namespace, talk: Talk, work: _Work) -> int:
         trouble = "its rows above say what is wrong" if status else ""
         return crew.Outcome(name, shells[name].address, state, trouble, status, facts={"text": text} if text else {})
 
-    return _recap(crew.side_by_side(names, one, shells), arguments.json, talk)
+    return recap(crew.side_by_side(names, one, shells), arguments.json, talk)
 
 
 def status(arguments: argparse.Namespace, talk: Talk) -> int:
@@ -147,14 +170,14 @@ def rollback(arguments: argparse.Namespace, talk: Talk) -> int:
 
 def logs(arguments: argparse.Namespace, talk: Talk) -> int:
     """Print a log."""
-    place = _place(Inventory(Path(_host(arguments).keys)), arguments.board)
+    place = _place(Inventory(Path(host_of(arguments).keys)), arguments.board)
     print(act(place, _shell_of(place), f"service logs --lines {arguments.lines}"), end="")
     return 0
 
 
 def remove(arguments: argparse.Namespace, talk: Talk) -> int:
     """Take agents off their boards, and their keys off this host."""
-    inventory = Inventory(Path(_host(arguments).keys))
+    inventory = Inventory(Path(host_of(arguments).keys))
     names = list(dict.fromkeys(arguments.boards))
     shells = {name: Shell(name) if arguments.forget else _shell_of(_place(inventory, name)) for name in names}
 
@@ -164,17 +187,23 @@ def remove(arguments: argparse.Namespace, talk: Talk) -> int:
         inventory.drop(name)
         return crew.Outcome(name, shells[name].address, "forgotten" if arguments.forget else "removed")
 
-    return _recap(crew.side_by_side(names, one, shells), arguments.json, talk)
+    return recap(crew.side_by_side(names, one, shells), arguments.json, talk)
 
 
 # Parts of them ------------------------------------------------------------------------------------------------------
 
 
-def _host(arguments: argparse.Namespace) -> HostConfig:
+def host_of(arguments: argparse.Namespace) -> HostConfig:
     """Return the host's settings: of its daemon, or those of a folder of keys alone."""
     if arguments.host is None:
         return HostConfig(keys=str(arguments.keys))
     return load_host(arguments.host / "host.toml" if arguments.host.is_dir() else arguments.host)
+
+
+def _listening(arguments: argparse.Namespace) -> HostConfig:
+    """Return the same, with the place that the command line names to listen at."""
+    host = host_of(arguments)
+    return replace(host, listen=arguments.listen) if arguments.listen else host
 
 
 def _greeting(arguments: argparse.Namespace, host: HostConfig) -> Greeting:
@@ -231,14 +260,14 @@ def _shell_of(place: Place) -> Shell:
     return Shell(place.address, place.ssh)
 
 
-def _port(listen: str) -> int:
+def port_of(listen: str) -> int:
     port = listen.rpartition(":")[2]
     if not port.isdecimal():
         raise SettingsError([f"listen = {listen!r} names no port that boards could be told; set one"])
     return int(port)
 
 
-def _recap(outcomes: list[Outcome], as_json: bool, talk: Talk) -> int:
+def recap(outcomes: list[Outcome], as_json: bool, talk: Talk) -> int:
     """Show a row for each board; return the status: of a single one its own, of several 8 when one failed."""
     failed = [outcome for outcome in outcomes if outcome.exit_code]
     if as_json:
