@@ -39,7 +39,7 @@ def pending(arguments: argparse.Namespace, talk: Talk) -> int:
 def accept(arguments: argparse.Namespace, talk: Talk) -> int:
     """Let a key in, as a board's name."""
     gate = _Gate(arguments)
-    key, name = gate.key(arguments.key), check_name(arguments.name)
+    name, key = check_name(arguments.name), gate.key(arguments.key)
     Inventory(gate.keys).enrol(name, key)
     gate.is_heard(name, is_in=True)
     print(fingerprint(key))
