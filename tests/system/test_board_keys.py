@@ -30,6 +30,7 @@ def knocked(daemon: Daemon) -> list[str]:
     return [each["fingerprint"] for each in json.loads(listed.out)["pending"]]
 
 
+@pytest.mark.in_turn
 def test_a_key_that_knocked_is_kept_out_let_in_and_withdrawn_by_command(daemon: Daemon) -> None:
     daemon.make_board("pi", admitted=False)
     daemon.start()

@@ -57,6 +57,10 @@ def install(board: Board, bundle: Path, endpoint: str, *more: str, name: str = "
     )  # fmt: skip
 
 
+def update(board: Board, bundle: Path, endpoint: str, *more: str) -> Program:
+    return boards(board.bench, "update", "--bundle", bundle, "--listen", endpoint, "--json", *more)
+
+
 def row(program: Program) -> dict[str, Any]:
     """Return the row of the one board of a recap."""
     (found,) = json.loads(program.out)["boards"]
@@ -206,6 +210,16 @@ def test_a_copy_that_is_cut_leaves_nothing_and_the_next_one_works(board: Board, 
     assert (made.ends(), row(made)["state"]) == (0, "installed"), made.err
 
 
+BAD = (
+    ("dead", "agent", "\nAgent.run = lambda _: 9\n", 9, "the agent ended with status 9"),
+    ("deaf", "link", "\nAgentLink.send = lambda *_: True\n", 4, "within 1 s: does a firewall close the port"),
+    ("blind", "installing", """
+def reading(config: AgentConfig) -> dict[str, object]:
+    return {"meter": "modelled", "watts": None, "why": "it was dropped"}
+""", 7, "the new release has no readings where the old one has them: it was dropped"),
+)  # fmt: skip
+
+
 def test_an_update_that_does_not_work_leaves_the_agent_as_it_was(
     board: Board, bundle: Path, endpoint: str, tmp_path: Path
 ) -> None:
@@ -223,18 +237,17 @@ def test_an_update_that_does_not_work_leaves_the_agent_as_it_was(
     assert "the new release does not work here: OSError: lame" in failed.err
     assert (os.readlink(home / "current"), board.agents()) == (release, [agent])
 
-    dead = rebuilt(
-        bundle, tmp_path / "dead", "paceline_agent/agent.py", lambda text: text + "\nAgent.run = lambda _: 9\n"
-    )
-    failed = install(board, dead, endpoint)
-    assert failed.ends() == 9, failed.err
-    assert "the agent ended with status 9" in failed.err
-    assert f"{release}, the release before, is back and runs" in failed.err
-    assert os.readlink(home / "current") == release
-    until("the old agent to run again", board.agents)
+    for name, module, change, status, why in BAD:
+        bad = rebuilt(bundle, tmp_path / name, f"paceline_agent/{module}.py", lambda text, end=change: text + end)
+        failed = update(board, bad, endpoint, "--window", "1")
+        assert failed.ends() == status, failed.err
+        assert why in failed.err
+        assert f"{release}, the release before, is back and runs" in failed.err
+        assert os.readlink(home / "current") == release
+        until("the old agent to run again", board.agents)
 
     better = rebuilt(bundle, tmp_path / "better", "paceline_agent/agent.py", lambda text: text + "\n# better\n")
-    updated = install(board, better, endpoint)
+    updated = update(board, better, endpoint)
     assert (updated.ends(), row(updated)["state"]) == (0, "updated"), updated.err
     assert os.readlink(home / "previous") == release
     back = boards(board.bench, "rollback", "pi")
@@ -327,6 +340,12 @@ def test_a_daemon_hears_of_the_board_and_another_host_does_not_get_it(
     assert "this board serves another host already, whose key has fingerprint" in stolen.err
     assert "sending" not in stolen.err, "nothing is touched"
     assert board.agents() == [agent]
+    taken = boards(bench, "install", *there, "--keys", "keys", "--listen", other, "--take-over")
+    assert taken.ends() == 0, taken.err
+    settings = (board.home / ".local/paceline/etc/agent.toml").read_text(encoding="utf-8")
+    assert other in settings
+    assert METER in settings, "what is the board's own stays"
+    assert (bench.folder / "keys/boards/pi.pub").exists()
 
 
 def test_a_bundle_is_the_same_bytes_again_and_a_damaged_one_is_refused(bundle: Path, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ class Crew:
         try:
             made = _told(shell.run(enrol, timeout_s=START_S))
             if sees and made["watts"] is None:
-                raise BoardError(7, f"the new release has no readings where the old one has: {made['why']}")
+                raise BoardError(7, f"the new release has no readings where the old one has them: {made['why']}")
             self.inventory.enrol(name, str(made["public_key"]))
             self.inventory.put(name, place)
             assert self.greeting is not None
