@@ -16,6 +16,7 @@ import pytest
 
 from .fleet_tools import MARK, Bench, Program, until
 
+KEYS = "/etc/paceline-test-keys"  # of a whole board: of users who may not read this test's folder
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
@@ -55,8 +56,8 @@ class Board:
         environment = {"HOME": self.home, "TMPDIR": self.tmp, MARK: bench.mark}
         lines = [
             f"Port {self.port}", "ListenAddress 127.0.0.1", f"HostKey {self.folder / 'host'}", "PidFile none",
-            f"AuthorizedKeysFile {self.folder / 'id.pub'}", "StrictModes no", "PermitRootLogin yes", "UsePAM no",
-            "PasswordAuthentication no", "KbdInteractiveAuthentication no",
+            f"AuthorizedKeysFile {self.folder / 'id.pub'} {KEYS}", "StrictModes no", "PermitRootLogin yes", "UsePAM no",
+            "PasswordAuthentication yes", "KbdInteractiveAuthentication no",
             f"SetEnv {' '.join(f'{key}={value}' for key, value in environment.items())}", "",
         ]  # fmt: skip
         (self.folder / "sshd_config").write_text("\n".join(lines), encoding="ascii")

@@ -41,9 +41,9 @@ def console(bench: Bench, port: str, bundle: Path, password: str = PASSWORD) -> 
     secret.write_text(f"{password}\n", encoding="utf-8")
     secret.chmod(0o600)
     program = bench.start(
-        f"console-{len(bench.programs)}", "paceline", "boards", "console", port, "--name", "pi4",
-        "--endpoint", ENDPOINT, "--user", "--password-file", secret, "--python", PYTHON, "--bundle", bundle, "--meter", METER, "--json",
-        "--baud", "4000000",
+        f"console-{len(bench.programs)}", "paceline", "boards", "console", port, "--name", "pi4", "--user",
+        "--endpoint", ENDPOINT, "--password-file", secret, "--python", PYTHON, "--bundle", bundle, "--meter", METER,
+        "--baud", "4000000", "--json",
     )  # fmt: skip
     program.ends(200.0)
     assert PASSWORD not in program.out + program.err

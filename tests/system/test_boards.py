@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from .board_sshd import Board
+from .board_sshd import KEYS, Board
 from .fleet_tools import BIN, Bench, Program, until
+from .test_storage import small_disk
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(300)]
 METER = 'source = "modelled"\nidle_w = 2.0\nactive_w = 4.0\nidle_s = 0.0'
@@ -35,6 +36,13 @@ def board(bench: Bench) -> Iterator[Board]:
     for pid in made.agents():
         os.kill(pid, signal.SIGTERM)
     until("the agents to end", lambda: not made.agents())
+
+
+@pytest.fixture
+def disk(board: Board) -> Iterator[Path]:
+    """Yield a disk of the board that is too small."""
+    with small_disk(board.folder / "disk") as made:
+        yield made
 
 
 @pytest.fixture
@@ -83,6 +91,11 @@ def rebuilt(bundle: Path, folder: Path, module: str, change: Callable[[str], str
         [BIN / "paceline", "boards", "bundle", "--out", out, "--wheels", wheels], check=True, timeout=AT_MOST_S
     )
     return out
+
+
+def followed(more: str) -> Callable[[str], str]:
+    """Return a change of a module: `more` at its end."""
+    return lambda text: text + more
 
 
 def test_an_agent_is_installed_works_and_leaves_nothing(board: Board, bundle: Path, endpoint: str) -> None:
@@ -134,14 +147,16 @@ FAULTS = {
     "port": (4, "nothing listens on that port"),
     "name": (4, "no such name is known"),
     "python": (6, "there is no python9.9 on it"),
+    "old python": (6, "is 3.9.2, paceline needs 3.11 or newer: name a newer one with --python"),
     "place": (10, "cannot be written"),
+    "full": (10, "MB free"),
     "architecture": (6, "is for riscv64, the board is"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_one_sentence_and_changes_nothing(
-    fault: str, board: Board, bundle: Path, endpoint: str, tmp_path: Path
+    fault: str, board: Board, bundle: Path, endpoint: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     address, options, home = board.address, board.options, ["--user"]
     if fault == "host key":
@@ -158,6 +173,13 @@ def test_each_fault_is_one_sentence_and_changes_nothing(
         address = "root@no-such-board.invalid"
     elif fault == "python":
         options = [*options, "--python", "python9.9"]
+    elif fault == "old python":
+        old = board.folder / "python3.9"
+        old.write_text("#!/bin/sh\necho 3.9.2\n", encoding="ascii")
+        old.chmod(0o755)
+        options = [*options, "--python", str(old)]
+    elif fault == "full":
+        home = ["--prefix", f"{request.getfixturevalue('disk')}/below"]
     elif fault == "place":
         (board.folder / "file").write_text("", encoding="ascii")
         home = ["--prefix", f"{board.folder}/file/below"]
@@ -229,16 +251,14 @@ def test_an_update_that_does_not_work_leaves_the_agent_as_it_was(
     home = board.home / ".local" / "paceline"
     (agent,) = board.agents()
 
-    lame = rebuilt(
-        bundle, tmp_path / "lame", "paceline_agent/agent.py", lambda text: text + "\nraise OSError('lame')\n"
-    )
+    lame = rebuilt(bundle, tmp_path / "lame", "paceline_agent/agent.py", followed("\nraise OSError('lame')\n"))
     failed = install(board, lame, endpoint)
     assert failed.ends() == 9, failed.err
     assert "the new release does not work here: OSError: lame" in failed.err
     assert (os.readlink(home / "current"), board.agents()) == (release, [agent])
 
     for name, module, change, status, why in BAD:
-        bad = rebuilt(bundle, tmp_path / name, f"paceline_agent/{module}.py", lambda text, end=change: text + end)
+        bad = rebuilt(bundle, tmp_path / name, f"paceline_agent/{module}.py", followed(change))
         failed = update(board, bad, endpoint, "--window", "1")
         assert failed.ends() == status, failed.err
         assert why in failed.err
@@ -246,7 +266,7 @@ def test_an_update_that_does_not_work_leaves_the_agent_as_it_was(
         assert os.readlink(home / "current") == release
         until("the old agent to run again", board.agents)
 
-    better = rebuilt(bundle, tmp_path / "better", "paceline_agent/agent.py", lambda text: text + "\n# better\n")
+    better = rebuilt(bundle, tmp_path / "better", "paceline_agent/agent.py", followed("\n# better\n"))
     updated = update(board, better, endpoint)
     assert (updated.ends(), row(updated)["state"]) == (0, "updated"), updated.err
     assert os.readlink(home / "previous") == release
@@ -286,6 +306,22 @@ PLACES = (
     "opt/paceline/current", "etc/paceline/agent.toml", "etc/systemd/system/paceline-agent.service",
     "var/lib/paceline-agent",
 )  # fmt: skip
+
+
+def test_who_may_not_use_sudo_there_is_told_what_else_there_is(bench: Bench, bundle: Path, endpoint: str) -> None:
+    board = Board(bench, whole=True)
+    assert bench.call("paceline", "keys").ends() == 0
+    with (board.root / "etc/passwd").open("a", encoding="ascii") as users:
+        users.write("plain:x:47110:47110::/:/bin/sh\n")
+    (board.root / KEYS[1:]).write_bytes((board.folder / "id.pub").read_bytes())
+    failed = boards(
+        bench, "install", "pi=plain@127.0.0.1", *board.options, "--python", system_python(), "--bundle", bundle,
+        "--listen", endpoint,
+    )  # fmt: skip
+    assert failed.ends() == 5, failed.err
+    assert "plain may not use sudo there without a password: log in as root, or --user" in failed.err
+    assert len(failed.err.splitlines()) == 1
+    assert not (board.root / PLACES[0]).exists()
 
 
 def system_python() -> str:

@@ -53,8 +53,8 @@ def _add_console(program: Program) -> None:
         " When the line is cut, the same command goes on where it was. At 115200 baud 2.4 MB take five minutes."
         " The password is asked for when the board does, or read from --password-file. No HELLO is waited for.",
         examples=[
-            ("paceline boards console /dev/ttyUSB0 --name pi4 --endpoint tcp://192.0.2.10:5570", "as root"),
-            ("paceline boards console /dev/ttyUSB0 --name pi4 --login pi --user --endpoint E", "for pi alone"),
+            ("paceline boards console /dev/ttyUSB0 --name pi4 --endpoint tcp://pc:5570", "as root"),
+            ("paceline boards console /dev/ttyACM0 --name a --endpoint E --login pi --user", "for pi"),
         ],
         exits=(3, 4, 5, 6, 9, 10),
     )

@@ -20,14 +20,16 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from paceline.errors import RunError, SettingsError, StorageError
 from paceline.version import VERSION
+from paceline_host.onboard.shell import BoardError
 
 SCHEMA = "paceline-bundle-1"
 INSTALLER = Path(__file__).with_name("board_install.py")
@@ -72,6 +74,24 @@ def make_bundle(arch: str, out: Path, wheels: Path | None = None) -> Bundle:
         files = {f"wheels/{path.name}": path.read_bytes() for _, path in sorted(taken.items())}
         files["install.py"] = INSTALLER.read_bytes()
         return _archive(arch, out, files)
+
+
+def bundles(folder: Path, given: Bundle | None, make: Callable[[str, Path], Bundle]) -> Callable[[str], Bundle]:
+    """Return a function architecture -> bundle that makes each once, whoever asks; `given` is the only one then."""
+    made: dict[str, Bundle] = {}
+    lock = threading.Lock()
+
+    def bundle_for(arch: str) -> Bundle:
+        if given is not None:
+            if given.arch != arch:
+                raise BoardError(6, f"{given.path} is for {given.arch}, the board is {arch}: name a bundle for that")
+            return given
+        with lock:
+            if arch not in made:
+                made[arch] = make(arch, folder / f"paceline-{arch}.tar.gz")
+            return made[arch]
+
+    return bundle_for
 
 
 def read_bundle(path: Path) -> Bundle:

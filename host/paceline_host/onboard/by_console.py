@@ -14,7 +14,7 @@ from paceline.errors import KeyFileError, PacelineError
 from paceline.keys import check_name
 from paceline.talk import Talk
 from paceline_host.onboard import crew
-from paceline_host.onboard.bundle import make_bundle, read_bundle
+from paceline_host.onboard.bundle import bundles, make_bundle, read_bundle
 from paceline_host.onboard.console import Console, SerialShell
 from paceline_host.onboard.crew import Outcome
 from paceline_host.onboard.inventory import Inventory, Place
@@ -42,7 +42,7 @@ def console(arguments: argparse.Namespace, talk: Talk) -> int:
     ):
         made = Console(line)
         shell = SerialShell(arguments.port, console=made, say=lambda text: talk.info(f"{name}: {text}", board=name))
-        bundle_for = crew.bundles(Path(folder), given, lambda arch, out: make_bundle(arch, out, arguments.wheels))
+        bundle_for = bundles(Path(folder), given, lambda arch, out: make_bundle(arch, out, arguments.wheels))
         gang = crew.Crew(wish, bundle_for, _Keys(Path(host.keys)), _Unheard(), talk.info)
 
         def one(name: str) -> Outcome:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from paceline.errors import PacelineError
@@ -295,21 +294,3 @@ def _silent(endpoint: str, log: str, wait_s: float) -> str:
         f"the agent runs, but no HELLO came to {endpoint} within {wait_s:g} s: does a firewall close the port, or is"
         f" another address needed (--endpoint)? it says: {said[0]}"
     )
-
-
-def bundles(folder: Path, given: Bundle | None, make: Callable[[str, Path], Bundle]) -> Callable[[str], Bundle]:
-    """Return a function architecture -> bundle that makes each once, whoever asks; `given` is the only one then."""
-    made: dict[str, Bundle] = {}
-    lock = threading.Lock()
-
-    def bundle_for(arch: str) -> Bundle:
-        if given is not None:
-            if given.arch != arch:
-                raise BoardError(6, f"{given.path} is for {given.arch}, the board is {arch}: name a bundle for that")
-            return given
-        with lock:
-            if arch not in made:
-                made[arch] = make(arch, folder / f"paceline-{arch}.tar.gz")
-            return made[arch]
-
-    return bundle_for

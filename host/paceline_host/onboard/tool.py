@@ -18,7 +18,7 @@ from paceline.keys import check_name, fingerprint, read_boards
 from paceline.talk import Talk, printable
 from paceline_host.host_config import HostConfig, load_host, load_operator
 from paceline_host.onboard import crew
-from paceline_host.onboard.bundle import make_bundle, read_bundle
+from paceline_host.onboard.bundle import bundles, make_bundle, read_bundle
 from paceline_host.onboard.crew import Outcome, act, roll_back
 from paceline_host.onboard.greeting import Greeting, OfDaemon, OfOwn
 from paceline_host.onboard.inventory import Inventory, Place
@@ -71,7 +71,7 @@ def _bring(
     """Bring the agent to boards, and show what came of it."""
     given = read_bundle(arguments.bundle) if arguments.bundle is not None else None
     with TemporaryDirectory(prefix="paceline-boards-") as folder:
-        bundle_for = crew.bundles(Path(folder), given, lambda arch, out: make_bundle(arch, out, arguments.wheels))
+        bundle_for = bundles(Path(folder), given, lambda arch, out: make_bundle(arch, out, arguments.wheels))
         greeting = None if wish.dry_run else _greeting(arguments, host)
         try:
             gang = crew.Crew(wish, bundle_for, inventory, greeting, talk.info)
