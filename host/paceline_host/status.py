@@ -234,7 +234,8 @@ def _lines(status: Row, clock_s: float) -> Iterator[str]:
     for stranger in status["pending"]:
         yield (
             f"pending  unknown key {stranger['fingerprint']} from {stranger['address']}, {stranger['times']} times, "
-            f"last {_span(stranger['last_s'])} ago; if it is your board's, copy its NAME.pub to {host['boards']}"
+            f"last {_span(stranger['last_s'])} ago; if it is your board's, copy its NAME.pub to {host['boards']}, "
+            f"or paceline boards accept NAME {stranger['fingerprint']}"
         )
 
 

@@ -80,15 +80,14 @@ def rebuilt(bundle: Path, folder: Path, module: str, change: Callable[[str], str
     folder.mkdir()
     subprocess.run(["tar", "xzf", bundle, "-C", folder], check=True, timeout=60)
     (wheel,) = folder.glob("*/wheels/paceline-*.whl")
-    wheels = folder / "wheels"
-    wheels.mkdir()
-    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(wheels / wheel.name, "w", zipfile.ZIP_DEFLATED) as new:
+    before = wheel.rename(folder / "before")
+    with zipfile.ZipFile(before) as old, zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as new:
         for entry in old.infolist():
             content = old.read(entry)
             new.writestr(entry, change(content.decode()).encode() if entry.filename == module else content)
     out = folder / "changed.tar.gz"
     subprocess.run(
-        [BIN / "paceline", "boards", "bundle", "--out", out, "--wheels", wheels], check=True, timeout=AT_MOST_S
+        [BIN / "paceline", "boards", "bundle", "--out", out, "--wheels", wheel.parent], check=True, timeout=AT_MOST_S
     )
     return out
 

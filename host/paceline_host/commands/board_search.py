@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline.commandline import Program
-from paceline_host.commands.boards import add_bundles, add_json, add_keys, does, positive_s
+from paceline_host.commands.boards import add_bundles, add_json, add_keys, add_take_over, does, positive_s
 
 
 def add(program: Program) -> None:
@@ -71,4 +71,5 @@ def _add_console(program: Program) -> None:
     parser.add_argument("--meter", default="", metavar="LINES", help="of [meter] (default: what the board has)")
     add_keys(parser)
     add_bundles(parser)
+    add_take_over(parser)
     add_json(parser)

@@ -57,9 +57,7 @@ def _add_install(program: Program) -> None:
         "--meter", default="", metavar="LINES", help="of [meter], for all (default: what each board has)"
     )
     add_bundles(parser)
-    parser.add_argument(
-        "--take-over", action="store_true", help="also a board that serves another host: from now on it serves this one"
-    )
+    add_take_over(parser)
     parser.add_argument("--dry-run", action="store_true", help="look at the boards and say what would be done")
     add_json(parser)
 
@@ -180,6 +178,13 @@ def _add_remove(program: Program) -> None:
     parser.add_argument("--forget", action="store_true", help="do not speak to the boards")
     add_keys(parser)
     add_json(parser)
+
+
+def add_take_over(parser: CommandParser) -> None:
+    """Add the option that takes a board from another host."""
+    parser.add_argument(
+        "--take-over", action="store_true", help="also a board that serves another host: from now on it serves this one"
+    )
 
 
 def add_bundles(parser: CommandParser) -> None:

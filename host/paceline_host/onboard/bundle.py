@@ -22,7 +22,7 @@ import sys
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -179,9 +179,11 @@ def _built(arch: str, work: Path) -> Path:
     return built[0]
 
 
-def _repacked(work: Path, taken: object) -> Iterator[Path]:
-    """Make wheels again of what this environment has installed: the same files, for boards like this machine."""
-    for name in NEEDS:
+def _repacked(work: Path, taken: Collection[str]) -> Iterator[Path]:
+    """Make wheels again of what this environment has installed, beyond what is taken: the same files, for boards like
+    this machine.
+    """
+    for name in sorted(NEEDS.keys() - taken):
         try:
             found = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:

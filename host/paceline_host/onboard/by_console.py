@@ -34,6 +34,7 @@ def console(arguments: argparse.Namespace, talk: Talk) -> int:
         endpoint=arguments.endpoint,
         python=arguments.python,
         meter=arguments.meter,
+        take_over=arguments.take_over,
     )
     given = read_bundle(arguments.bundle) if arguments.bundle is not None else None
     with (
@@ -57,10 +58,10 @@ def console(arguments: argparse.Namespace, talk: Talk) -> int:
                     made.leave(is_done=is_done)
             return outcome
 
-        outcomes = crew.side_by_side([name], one, {name: shell})
-    if not outcomes[0].exit_code:
+        outcome = crew.tried(name, one, arguments.port)  # in this thread: Ctrl-C reaches a question for the password
+    if not outcome.exit_code:
         talk.info(f"{name}: its HELLO comes once it has a network; `paceline status` of the daemon shows it then")
-    return recap(outcomes, arguments.json, talk)
+    return recap([outcome], arguments.json, talk)
 
 
 def _password(arguments: argparse.Namespace) -> str:

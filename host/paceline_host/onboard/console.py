@@ -83,7 +83,7 @@ class Console:
 
     def _log_in(self, user: str, password: Callable[[], str]) -> None:
         """Come to a shell's prompt from whatever the console shows. Raises BoardError."""
-        text, is_told, end_s = "", False, time.monotonic() + LOGIN_S
+        text, is_told, quiet, end_s = "", False, 0, time.monotonic() + LOGIN_S
         number = secrets.randbelow(1000)
         self.line.write(b"\x03\r")  # ends what a try before has left running
         while time.monotonic() < end_s:
@@ -101,7 +101,8 @@ class Console:
                 self.line.write((b"" if is_told else password().encode()) + b"\r")
                 text, is_told = "", True
             elif not data:
-                self.line.write(b"\x03\recho paceline:$((%d+7)):\r" % number)
+                quiet += 1  # first the prompt again, in case a message of the kernel stands behind it
+                self.line.write(b"\r" if quiet % 2 else b"echo paceline:$((%d+7)):\r" % number)
         raise BoardError(4, f"nothing like a login came within {LOGIN_S:g} s: is it the right port and speed (--baud)?")
 
     def _sent(self, command: str, name: str, content: bytes) -> None:

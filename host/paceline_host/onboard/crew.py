@@ -87,21 +87,26 @@ class Outcome:
     facts: dict[str, Any] = field(default_factory=dict)  # release, arch, python, meter, watts, ...
 
 
+def tried(name: str, work: Callable[[str], Outcome], address: str) -> Outcome:
+    """Do `work` for a name; return the outcome, which a PacelineError becomes as well."""
+    begin_s = time.monotonic()
+    try:
+        outcome = work(name)
+    except PacelineError as error:
+        outcome = Outcome(name, address, "failed", str(error), error.exit_code)
+    except Exception as error:  # a bug here is told as that board's, and the others still end in order
+        outcome = Outcome(name, address, "failed", f"a bug of paceline: {error!r}", 1)
+    return replace(outcome, seconds=round(time.monotonic() - begin_s, 2))
+
+
 def side_by_side(names: Sequence[str], work: Callable[[str], Outcome], shells: Mapping[str, Shell]) -> list[Outcome]:
-    """Do `work` for each name, some at a time; return the outcomes in order. A PacelineError becomes an outcome."""
+    """Do `work` for each name, some at a time; return the outcomes in order."""
     found: dict[str, Outcome] = {}
     free = threading.Semaphore(AT_ONCE)
 
     def one(name: str) -> None:
         with free:
-            begin_s = time.monotonic()
-            try:
-                outcome = work(name)
-            except PacelineError as error:
-                outcome = Outcome(name, shells[name].address, "failed", str(error), error.exit_code)
-            except Exception as error:  # a bug here is told as that board's, and the others still end in order
-                outcome = Outcome(name, shells[name].address, "failed", f"a bug of paceline: {error!r}", 1)
-            found[name] = replace(outcome, seconds=round(time.monotonic() - begin_s, 2))
+            found[name] = tried(name, work, shells[name].address)
 
     threads = [threading.Thread(target=one, args=(name,), name=name) for name in names]
     for thread in threads:

@@ -53,6 +53,9 @@ def update(arguments: argparse.Namespace, talk: Talk) -> int:
     inventory = Inventory(Path(host.keys))
     names = list(dict.fromkeys(arguments.boards)) or sorted(inventory.boards)
     shells = {name: _shell_of(_place(inventory, name)) for name in names}
+    if not names:
+        talk.info("no board was installed over ssh; `paceline boards install` does it")
+        return 0
     wish = crew.Wish(
         home="",
         host_key=host.read_keys().public,
