@@ -54,11 +54,11 @@ def test_a_bad_line_that_is_cut_is_taken_up_again_and_the_agent_runs(
     bench: Bench, board: ConsoleBoard, bundle: Path
 ) -> None:
     assert bench.call("paceline", "keys").ends() == 0
-    cut = console(bench, board.plug(one_in=9000, clean=6000, cut=bundle.stat().st_size // 2).port, bundle)
+    cut = console(bench, board.plug(one_in=5000, clean=300, cut=bundle.stat().st_size // 2).port, bundle)
     assert cut.ends() == 4, cut.err
     assert "is gone" in cut.err
     assert "plug it in again and repeat the command" in cut.err
-    line = board.plug(one_in=9000, clean=6000)
+    line = board.plug(one_in=5000, clean=300)
     made = console(bench, line.port, bundle)
     assert made.ends() == 0, made.err
     assert "are there from before" in made.err

@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 import secrets
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ FOLDER = '"$HOME"/.paceline-console'
 LOGIN_S = 60.0  # a console that was idle may take long to wake up
 QUIET_S = 2.0  # without an answer for so long, and what the bytes take, a request comes again
 TRIES = 30
+STARTS = 5  # of the board's end, and questions to it each time: a line of shell that was garbled started nothing
 STEP_S = 0.3  # between two looks at a script that runs
 TEXT_BYTES = 240  # of a piece of the board's end in one line of shell: what the poorest shell takes
 
@@ -46,17 +48,26 @@ class Console:
         """Log in, and start the board's end. Raises BoardError."""
         self._log_in(user, password)
         self._shell(" stty -echo; exec env PS1= PS2= sh\necho in=$?", lambda said: "in=0" in said)
+        name, python = python, shlex.quote(python)
         self._shell(f"command -v {python}; echo python=$?", lambda said: said[-1].startswith("python="))
         if "python=0" not in self._said:
-            raise BoardError(6, f"there is no {python} on it: put one there, or name another with --python")
-        self._shell(f"umask 077; mkdir -p {FOLDER}; cd {FOLDER}; echo at=$?", lambda said: "at=0" in said)
+            raise BoardError(6, f"there is no {name} on it: put one there, or name another with --python")
+        self._shell(f"umask 077; mkdir -p {FOLDER}; cd {FOLDER} && rm -f c???; echo at=$?", lambda said: "at=0" in said)
         content = Path(board_console.__file__).read_bytes()
         text = base64.b64encode(gzip.compress(content, mtime=0)).decode()
         pieces = [text[at : at + TEXT_BYTES] for at in range(0, len(text), TEXT_BYTES)]
         for number, piece in enumerate(pieces):
             self._sent(f"printf %s {piece} >c{number:03}", f"c{number:03}", piece.encode())
-        self._sent("cat c??? | base64 -d | gzip -dc >console.py; rm -f c???", "console.py", content)
-        self._shell(f"exec {python} console.py", lambda said: any(parsed(ANSWER, each.encode()) for each in said))
+        self._sent("cat c??? | base64 -d | gzip -dc >console.py", "console.py", content)
+        for left in range(STARTS - 1, -1, -1):
+            self.line.write(f"exec {python} console.py\n".encode())
+            try:
+                self.ask("here", tries=STARTS)
+                return
+            except BoardError:
+                if not left:
+                    raise
+                self.line.write(b"\x03\n")
 
     def leave(self, *, is_done: bool) -> None:
         """End the board's end, which logs out; when all is done its folder goes, else the next try needs it."""
