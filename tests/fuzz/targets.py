@@ -58,6 +58,7 @@ from paceline_host.experiment import load_experiment
 from paceline_host.host_config import OperatorConfig, load_host
 from paceline_host.journal import JOURNAL, SPOOL, Journal
 from paceline_host.ledger import Ledger
+from paceline_host.onboard import board_console
 from paceline_host.scripts import Scripts
 from paceline_host.tickets import Ticket
 from paceline_host.uploads import Uploads
@@ -394,6 +395,13 @@ def _local(data: bytes) -> None:
         made.draw(1)
 
 
+def _console_line(data: bytes) -> None:
+    """As it came, and as a payload that comes through whole."""
+    board_console.parsed(board_console.ANSWER, data)
+    whole = board_console.line(board_console.ANSWER, len(data), data)
+    assert board_console.parsed(board_console.ANSWER, whole) == (len(data), data)
+
+
 # All of them ---------------------------------------------------------------------------------------------------------
 
 TARGETS: dict[str, Target] = {
@@ -422,6 +430,7 @@ TARGETS: dict[str, Target] = {
     "serial-json": Target(
         _lines("json", ("v=v", "i=a", "n=seq")), lambda: [b'{"v": 5.0, "i": "0.9", "n": 3}\n', b'{"v": 9, "i": 0}\n']
     ),
+    "console-lines": Target(_console_line, lambda: [board_console.line(b"<", 7, b"+" + bytes(40)), b"!\n", b"\n"]),
     "agent-toml": Target(_file("agent.toml", load_config), lambda: [_AGENT], (SettingsError,), cost=20),
     "host-toml": Target(_file("host.toml", load_host), lambda: [_HOST], (SettingsError,), cost=20),
     "operator-toml": Target(

@@ -33,7 +33,7 @@ def line(mark: bytes, number: int, payload: bytes) -> bytes:
 def parsed(mark: bytes, text: bytes) -> tuple[int, bytes] | None:
     """Return number and payload of a line; None: it is not one, or not whole."""
     try:
-        there, number, crc, packed = text.strip().split(b" ")
+        there, number, crc, packed = text.rstrip(b"\r\n").split(b" ")
         payload = base64.b85decode(packed)
         if there == mark and int(crc, 16) == zlib.crc32(b"%d " % int(number) + payload):
             return int(number), payload

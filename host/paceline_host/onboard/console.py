@@ -31,6 +31,7 @@ QUIET_S = 2.0  # without an answer for so long, and what the bytes take, a reque
 TRIES = 30
 STARTS = 5  # of the board's end, and questions to it each time: a line of shell that was garbled started nothing
 STEP_S = 0.3  # between two looks at a script that runs
+HELD_BYTES = 1 << 14  # of what never becomes a line
 TEXT_BYTES = 240  # of a piece of the board's end in one line of shell: what the poorest shell takes
 
 
@@ -141,7 +142,7 @@ class Console:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 return None
-            self._heard += self.line.read(left_s)
+            self._heard = (self._heard + self.line.read(left_s))[-HELD_BYTES:]
         said, _, self._heard = self._heard.partition(b"\n")
         return said
 
