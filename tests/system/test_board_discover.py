@@ -62,12 +62,18 @@ def test_hosts_of_the_ssh_config_are_what_ssh_makes_of_them(tmp_path: Path, caps
     assert "ssh cannot use its config" in told["not_looked_at"]["ssh"]
 
 
-def test_who_announces_ssh_is_heard_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_announces_ssh_is_heard_once_and_by_sound_names_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     zeroconf = pytest.importorskip("zeroconf", reason="pip install paceline[discover]")
     address = socket.inet_aton("127.0.0.7")
     services = [
-        zeroconf.ServiceInfo(kind, f"pi4.{kind}", port=2022, addresses=[address], server="pi4.local.")
-        for kind in ("_ssh._tcp.local.", "_sftp-ssh._tcp.local.")
+        zeroconf.ServiceInfo(kind, f"{name}.{kind}", port=2022, addresses=[address], server=f"{name}.local.")
+        for name, kind in (
+            ("pi4", "_ssh._tcp.local."),
+            ("pi4", "_sftp-ssh._tcp.local."),
+            ("pi;reboot", "_ssh._tcp.local."),
+        )
     ]
     with zeroconf.Zeroconf(interfaces=["127.0.0.1"]) as announcer:
         for service in services:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from paceline.errors import LinkError, SettingsError
 
 MISSING = "not looked at: it takes `pip install paceline[discover]`"
 TYPES = ("_ssh._tcp.local.", "_sftp-ssh._tcp.local.", "_workstation._tcp.local.")  # avahi says one or more of them
+NAME = r"[A-Za-z0-9][A-Za-z0-9.-]*"  # anybody announces anything, and this becomes part of a line that is copied
 ASK_MS = 1000  # for the addresses behind a name
 
 
@@ -51,6 +53,8 @@ def listen(seconds: float, interfaces: Sequence[str] = ()) -> list[Heard]:
                 service = ears.get_service_info(type_, name, ASK_MS)
                 if service is not None and service.server:
                     host = service.server.rstrip(".")
+                    if not re.fullmatch(NAME, host):
+                        continue
                     takes_ssh = type_ != TYPES[2]  # a workstation's port says nothing
                     port = service.port if takes_ssh and service.port else 22
                     found.setdefault(host, Heard(host, tuple(service.parsed_addresses()), port))
