@@ -67,15 +67,22 @@ static const pl_knot *oldest(const pl_integrator *e) {
     return &e->knots[e->first];
 }
 
-/* Up to when all rails are known; 0: not yet. */
+static const pl_knot *newest(const pl_integrator *e) {
+    return &e->knots[(e->first + e->count - 1) % e->n_knots];
+}
+
+/* Up to when all rails are known; 0: not yet, for they do not begin together. */
 static uint64_t final_us(const pl_meter *m) {
-    uint64_t least_us = UINT64_MAX;
+    uint64_t from_us = 0, upto_us = UINT64_MAX;
     for (uint32_t k = 0; k < m->config->n_rails; k++) {
         const pl_integrator *e = &m->rails[k].energy;
-        uint64_t t_us = e->count > 0 ? e->knots[(e->first + e->count - 1) % e->n_knots].t_us : 0;
-        least_us = t_us < least_us ? t_us : least_us;
+        if (e->count == 0) {
+            return 0;
+        }
+        from_us = oldest(e)->t_us > from_us ? oldest(e)->t_us : from_us;
+        upto_us = newest(e)->t_us < upto_us ? newest(e)->t_us : upto_us;
     }
-    return least_us;
+    return upto_us >= from_us ? upto_us : 0;
 }
 
 /* Is a rail's energy at t_us known? Then *uj is what its counter says then: never less than it has said. */
@@ -200,9 +207,7 @@ static void say_faults(pl_meter *m) {
     for (uint32_t k = 0; k < m->config->n_rails; k++) {
         pl_meter_state *rail = &m->rails[k];
         const pl_integrator *e = &rail->energy;
-        pl_knot none = { 0 };
-        const pl_knot *newest = e->count > 0 ? &e->knots[(e->first + e->count - 1) % e->n_knots] : &none;
-        bool backward = rail->told_uj - newest->energy_uj > BACKWARD_UJ;
+        bool backward = e->count > 0 && rail->told_uj - newest(e)->energy_uj > BACKWARD_UJ;
         if (rail->fault != 0 || backward) {
             pl_meter_begin(m, FAULT);
             pl_meter_put(m, rail->fault != 0 ? rail->fault : FAULT_OTHER, 1);

@@ -168,6 +168,13 @@ static uint8_t taken(pl_meter *m, uint32_t first, uint64_t end_us) {
     return 0;
 }
 
+/* A chip that ends no conversion: was it reset, or does it only hang? Returns a code of FAULT. */
+static uint8_t stopped(pl_meter *m, uint32_t k) {
+    uint8_t wire[2];
+    int status = read_word(m, m->config->rails[k].address, CONFIG, wire);
+    return status != PL_BUS_OK ? fault_of(status) : is_word(wire, config_word(m->config)) ? FAULT_OTHER : FAULT_RESET;
+}
+
 /* Has a conversion ended? Then take it. Returns a code of FAULT. */
 static uint8_t poll(pl_meter *m, uint32_t k) {
     bool is_219 = m->config->chip == PL_CHIP_INA219;
@@ -182,7 +189,7 @@ static uint8_t poll(pl_meter *m, uint32_t k) {
     if (!(wire[1] & (is_219 ? 2 : 1))) {
         rail->idle_us = before_us;
         rail->due_us = after_us + POLL_US;
-        return after_us - rail->life_us > 4 * cycle_us ? FAULT_OTHER : 0;
+        return after_us - rail->life_us > 4 * cycle_us ? stopped(m, k) : 0;
     }
     uint64_t end_us = end_of(m, rail, widened(m, after_us), cycle_us);
     uint8_t fault = taken(m, k, end_us);

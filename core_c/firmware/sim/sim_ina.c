@@ -58,6 +58,8 @@ static uint16_t shunt_word(const sim_ina *chip, uint32_t channel, uint64_t n) {
     uint64_t step_uv = is_219 ? 10 : 40,
              divisor = length_us * step_uv * 1000; /* milliampere times microohm: nanovolt */
     uint64_t counts = (charge * chip->shunt_uohm + divisor / 2) / divisor;
+    uint64_t most = is_219 ? 32000 : 4095; /* where the converter ends */
+    counts = counts > most ? most : counts;
     return (uint16_t)(is_219 ? counts : counts << 3);
 }
 
