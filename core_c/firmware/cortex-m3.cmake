@@ -8,3 +8,5 @@ set(PL_PORT mps2_an385)
 set(PL_MACHINE -mcpu=cortex-m3 -mthumb)
 set(PL_FLASH_AT 0x0)
 set(PL_RAM_AT 0x20000000)
+set(PL_RAM_BYTES 2048) # with ...
+set(PL_STACK_BYTES 664)

@@ -38,10 +38,10 @@ static bool is_sound(const pl_meter_config *config, uint32_t k) {
            (!is_3221 || k == 0 || rail->channel > config->rails[k - 1].channel);
 }
 
-int pl_meter_init(pl_meter *m, const pl_hal *hal, const pl_meter_config *config) {
+int pl_meter_init(pl_meter *m, const pl_hal *hal, const pl_meter_config *config, uint32_t boot,
+                  const char *reset_cause) {
     bool good = config->chip <= PL_CHIP_INA3221 && config->n_rails >= 1 && config->n_rails <= PL_METER_RAILS &&
-                config->period_us <= 60000000 && length_of(config->firmware) <= 24 &&
-                length_of(config->reset_cause) <= 16;
+                config->period_us <= 60000000 && length_of(config->firmware) <= 24 && length_of(reset_cause) <= 16;
     for (uint32_t k = 0; good && k < config->n_rails; k++) {
         good = is_sound(config, k);
     }
@@ -49,7 +49,8 @@ int pl_meter_init(pl_meter *m, const pl_hal *hal, const pl_meter_config *config)
         return PL_ERR_ARGUMENT;
     }
     uint32_t now_us = hal->micros(hal->port);
-    *m = (pl_meter){ .hal = hal, .config = config, .now_us = (uint64_t)1 << 32 | now_us }; /* 0 means never */
+    *m = (pl_meter){ .hal = hal, .config = config, .boot = boot, .reset_cause = reset_cause };
+    m->now_us = (uint64_t)1 << 32 | now_us; /* 0 means never */
     m->ident_us = now_us - IDENT_EVERY_US;
     m->fault_us = now_us - FAULT_EVERY_US + FAULT_WAIT_US;
     m->began_us = m->spoke_us = now_us;
@@ -100,13 +101,13 @@ static bool counter_at(const pl_meter_state *rail, uint64_t t_us, int64_t *uj) {
 
 /* Speaking ---- */
 
-static void say_ident(pl_meter *m) {
+static bool say_ident(pl_meter *m) {
     const pl_meter_config *config = m->config;
     pl_meter_begin(m, IDENT);
     pl_meter_put(m, 1, 1);
     pl_meter_put(m, config->n_rails, 2); /* and a zero */
     pl_meter_put(m, period_us(config), 4);
-    pl_meter_put(m, config->boot, 4);
+    pl_meter_put(m, m->boot, 4);
     for (uint32_t k = 0; k < 8; k++) {
         pl_meter_put(m, config->device[k], 1);
     }
@@ -123,7 +124,7 @@ static void say_ident(pl_meter *m) {
         pl_meter_put(m, length_of(rail->name), 1);
         pl_meter_put_text(m, rail->name);
     }
-    pl_meter_end(m);
+    return pl_meter_end(m);
 }
 
 /* READING and EDGE have one shape: flags, boot, channels, a number, an instant, and the counters as of it. */
@@ -135,7 +136,7 @@ static bool say_counters(pl_meter *m, uint8_t type, uint32_t flags, uint32_t num
     }
     pl_meter_begin(m, type);
     pl_meter_put(m, known ? flags : flags | STALE, 1);
-    pl_meter_put(m, m->config->boot & 0xFF, 1);
+    pl_meter_put(m, m->boot & 0xFF, 1);
     pl_meter_put(m, m->config->n_rails, 1);
     pl_meter_put(m, number, 4);
     pl_meter_put(m, t_us & UINT32_MAX, 4);
@@ -252,18 +253,17 @@ static void say_selftest(pl_meter *m) {
     pl_meter_put_text(m, crc ? "" : "; CRC");
     pl_meter_put_text(m, decoding ? "" : "; decoding");
     for (uint32_t k = 0; k < m->config->n_rails; k++) {
-        uint32_t bus_mv = (uint32_t)(m->rails[k].bus_mv > 0 ? m->rails[k].bus_mv : 0);
         pl_meter_put_text(m, "; ");
         if (m->rails[k].fault != 0) {
             put_fault(m, k, m->rails[k].fault);
         } else {
             put_rail(m, k, " ");
-            pl_meter_put_number(m, bus_mv);
+            pl_meter_put_number(m, m->rails[k].bus_mv);
             pl_meter_put_text(m, " mV");
         }
     }
     pl_meter_put_text(m, "; reset by ");
-    pl_meter_put_text(m, m->config->reset_cause != NULL ? m->config->reset_cause : "power");
+    pl_meter_put_text(m, m->reset_cause);
     pl_meter_end(m);
 }
 
@@ -312,8 +312,7 @@ void pl_meter_step(pl_meter *m) {
     listen(m);
     pl_meter_look(m);
     uint64_t known_us = final_us(m);
-    if (is_due(now_us, m->ident_us + IDENT_EVERY_US)) {
-        say_ident(m);
+    if (is_due(now_us, m->ident_us + IDENT_EVERY_US) && say_ident(m)) {
         m->ident_us = now_us;
     }
     say_edges(m, known_us);

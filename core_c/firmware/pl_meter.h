@@ -31,7 +31,7 @@ typedef struct pl_hal {
 
 /* Meter ----------------------------------------------------------------------------------------------------------- */
 
-enum { PL_METER_RAILS = 3, PL_METER_TX = 192, PL_METER_RX = 12, PL_METER_EDGES = 2 };
+enum { PL_METER_RAILS = 3, PL_METER_TX = 160, PL_METER_RX = 12, PL_METER_EDGES = 2 };
 
 enum pl_chip { PL_CHIP_INA219 = 0, PL_CHIP_INA3221 = 1 };
 
@@ -50,10 +50,8 @@ typedef struct pl_meter_config {
     uint32_t n_rails;
     const pl_meter_rail *rails;
     uint32_t period_us; /* from one READING to the next; 0: 100000. A conversion's length at the least */
-    uint32_t boot; /* another one at each boot: a counter that survives, or chance */
     uint8_t device[8]; /* this device's own number, for ever */
     const char *firmware; /* up to 24 bytes */
-    const char *reset_cause; /* up to 16 bytes, told with the self-test; NULL: "power" */
     uint32_t may_hang; /* 1: obey HANG, which tries the watchdog; for test builds */
 } pl_meter_config;
 
@@ -61,19 +59,21 @@ typedef struct pl_meter_config {
 typedef struct pl_meter_state {
     pl_knot knots[4];
     pl_integrator energy;
-    uint64_t end_us; /* of the last conversion; 0: none yet */
     int64_t told_uj; /* what the counter was told to be, which never falls */
-    int32_t bus_mv; /* at the last conversion */
     uint32_t due_us; /* when to look again */
     uint32_t idle_us; /* when the chip was last seen without a new conversion */
-    uint32_t life_us; /* when it was last set up, or had converted something */
-    uint8_t is_set; /* configured by us, and never seen otherwise since */
+    uint16_t polls; /* in vain, since it was set up or had converted something */
+    uint16_t bus_mv; /* at the last conversion */
+    uint8_t is_set; /* configured by us, and never seen otherwise since ... */
+    uint8_t follows; /* ... and has converted since: the next conversion follows the last */
     uint8_t fault; /* code of FAULT; 0: none */
 } pl_meter_state;
 
 typedef struct pl_meter {
     const pl_hal *hal;
     const pl_meter_config *config;
+    const char *reset_cause;
+    uint32_t boot;
     pl_meter_state rails[PL_METER_RAILS];
     uint64_t now_us;
     uint64_t reading_us; /* the instant of the last READING with a value */
@@ -85,15 +85,18 @@ typedef struct pl_meter {
     uint32_t crc; /* of the frame that is being written */
     uint32_t edge_number[PL_METER_EDGES];
     uint64_t edge_us[PL_METER_EDGES]; /* 0: none */
-    uint16_t tx_from, tx_to, tx_begin, tx_code; /* sent; written; where the last frame and its last run begin */
+    uint8_t tx_from, tx_to, tx_begin, tx_code; /* sent; written; where the last frame and its last run begin */
+    uint8_t tx_room; /* what the frame may still hold */
     uint8_t tx_full, saturated, tested;
     uint8_t rx_n; /* bytes held; above PL_METER_RX: too long, skipped to the next 0x00 */
     uint8_t rx[PL_METER_RX];
     uint8_t tx[PL_METER_TX];
 } pl_meter;
 
-/* hal and config are kept, not copied. PL_ERR_ARGUMENT: a figure or name of config is outside its contract. */
-int pl_meter_init(pl_meter *m, const pl_hal *hal, const pl_meter_config *config);
+/* All but m is kept, not copied. boot: another number at each boot, a counter that survives or chance; reset_cause: up to
+ * 16 bytes, told with the self-test. PL_ERR_ARGUMENT: a figure or name is outside its contract. */
+int pl_meter_init(pl_meter *m, const pl_hal *hal, const pl_meter_config *config, uint32_t boot,
+                  const char *reset_cause);
 
 /* One turn: listen, look at the sensors, speak. Call it every millisecond or oftener; it never waits. */
 void pl_meter_step(pl_meter *m);

@@ -35,6 +35,10 @@ static void stuff(pl_meter *m, uint8_t byte) {
 }
 
 static void body_byte(pl_meter *m, uint8_t byte) {
+    if (m->tx_room == 0) { /* of a text: the rest is left out */
+        return;
+    }
+    m->tx_room--;
     m->crc = pl_meter_crc(m->crc, byte);
     stuff(m, byte);
 }
@@ -44,11 +48,12 @@ void pl_meter_begin(pl_meter *m, uint8_t type) {
         for (uint32_t k = m->tx_from; k < m->tx_to; k++) {
             m->tx[k - m->tx_from] = m->tx[k];
         }
-        m->tx_to = (uint16_t)(m->tx_to - m->tx_from);
+        m->tx_to = (uint8_t)(m->tx_to - m->tx_from);
         m->tx_from = 0;
     }
     m->tx_begin = m->tx_to;
     m->tx_full = 0;
+    m->tx_room = type == TEXT ? 1 + 128 : type == FAULT ? 3 + 64 : 249;
     m->crc = 0xFFFFFFFFu;
     raw(m, 0); /* half a frame before it, or noise, ends here */
     m->tx_code = m->tx_to;
@@ -78,7 +83,7 @@ void pl_meter_put_number(pl_meter *m, uint32_t value) {
     }
 }
 
-void pl_meter_end(pl_meter *m) {
+bool pl_meter_end(pl_meter *m) {
     uint32_t crc = ~m->crc;
     for (unsigned k = 0; k < 4; k++, crc >>= 8) {
         stuff(m, (uint8_t)crc);
@@ -90,12 +95,13 @@ void pl_meter_end(pl_meter *m) {
     if (m->tx_full) { /* the line is slower than we speak, or nobody takes anything */
         m->tx_to = m->tx_begin;
     }
+    return !m->tx_full;
 }
 
 void pl_meter_flush(pl_meter *m) {
     if (m->tx_from < m->tx_to) {
         size_t n = (size_t)(m->tx_to - m->tx_from), taken = m->hal->uart_write(m->hal->port, m->tx + m->tx_from, n);
-        m->tx_from = (uint16_t)(m->tx_from + (taken < n ? taken : n));
+        m->tx_from = (uint8_t)(m->tx_from + (taken < n ? taken : n));
     }
 }
 

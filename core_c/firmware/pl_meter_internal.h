@@ -27,7 +27,7 @@ void pl_meter_begin(pl_meter *m, uint8_t type);
 void pl_meter_put(pl_meter *m, uint64_t value, uint32_t n_bytes); /* little-endian */
 void pl_meter_put_text(pl_meter *m, const char *text);
 void pl_meter_put_number(pl_meter *m, uint32_t value); /* as decimal digits */
-void pl_meter_end(pl_meter *m);
+bool pl_meter_end(pl_meter *m); /* false: it was left out */
 void pl_meter_flush(pl_meter *m); /* what the line takes now */
 /* Take a byte off the line. Returns the length of the body that it completes in m->rx, else 0. */
 uint32_t pl_meter_hear(pl_meter *m, uint8_t byte);

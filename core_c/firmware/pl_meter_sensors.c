@@ -99,31 +99,39 @@ static uint8_t set_up(pl_meter *m, uint32_t k) {
     }
     pl_meter_state *rail = &m->rails[k];
     rail->is_set = 1;
-    rail->end_us = 0;
-    rail->idle_us = rail->life_us = m->hal->micros(m->hal->port);
+    rail->follows = 0;
+    rail->polls = 0;
+    rail->idle_us = m->hal->micros(m->hal->port);
     rail->due_us = rail->idle_us + pl_meter_cycle_us(config) * 7 / 8;
     return 0;
 }
 
+/* When the last conversion ended, as its integrator knows; precondition: there was one since the chip was set up. */
+static uint64_t last_end(const pl_meter *m, uint32_t first) {
+    bool is_219 = m->config->chip == PL_CHIP_INA219;
+    const pl_integrator *e = &m->rails[is_219 ? first : m->config->n_rails - 1].energy;
+    uint64_t t_us = e->knots[(e->first + e->count - 1) % e->n_knots].t_us;
+    return is_219 ? t_us : t_us + PAIR_US - SHUNT_US / 2;
+}
+
 /* When the conversion ended that was seen at seen_us and was not there at idle_us. Where the two lie far apart, because
  * somebody kept us, conversions follow one another as they do. */
-static uint64_t end_of(const pl_meter *m, const pl_meter_state *rail, uint64_t seen_us, uint32_t cycle_us) {
-    uint64_t idle_us = widened(m, rail->idle_us), end_us = seen_us;
-    if (rail->end_us > 0) {
-        end_us = rail->end_us + (seen_us - rail->end_us) / cycle_us * cycle_us;
-        end_us = end_us == rail->end_us ? end_us + cycle_us : end_us;
+static uint64_t end_of(const pl_meter *m, uint32_t first, uint64_t seen_us) {
+    uint64_t idle_us = widened(m, m->rails[first].idle_us), end_us = seen_us, cycle_us = pl_meter_cycle_us(m->config);
+    if (m->rails[first].follows) {
+        uint64_t last_us = last_end(m, first), n = (seen_us - last_us) / cycle_us;
+        end_us = last_us + (n > 0 ? n : 1) * cycle_us;
     }
     end_us = end_us < idle_us ? idle_us : end_us;
     return end_us > seen_us ? seen_us : end_us;
 }
 
 static void take_219(pl_meter *m, uint32_t k, const pl_rail *shown, uint64_t end_us) {
-    pl_meter_state *rail = &m->rails[k];
     uint64_t begin_us = end_us - CYCLE_219_US;
-    if (rail->end_us > 0 && end_us - rail->end_us < CYCLE_219_US * 5 / 4) {
-        begin_us = rail->end_us; /* they follow one another at once */
+    if (m->rails[k].follows && end_us - last_end(m, k) < CYCLE_219_US * 5 / 4) {
+        begin_us = last_end(m, k); /* they follow one another at once */
     }
-    (void)pl_integrator_interval(&rail->energy, begin_us, end_us, shown->power_uw, 0);
+    (void)pl_integrator_interval(&m->rails[k].energy, begin_us, end_us, shown->power_uw, 0);
 }
 
 /* Channels convert in turn, each its shunt first: the power is of the middle of that. */
@@ -162,7 +170,7 @@ static uint8_t taken(pl_meter *m, uint32_t first, uint64_t end_us) {
             (void)pl_ina3221(shunt[k], bus[k], shunt_uohm, &shown);
             take_3221(m, k, &shown, end_us);
         }
-        m->rails[first + k].bus_mv = shown.bus_mv;
+        m->rails[first + k].bus_mv = (uint16_t)(shown.bus_mv > 0 ? shown.bus_mv : 0);
         m->saturated |= (shown.flags & PL_RAIL_SATURATED) != 0;
     }
     return 0;
@@ -189,12 +197,12 @@ static uint8_t poll(pl_meter *m, uint32_t k) {
     if (!(wire[1] & (is_219 ? 2 : 1))) {
         rail->idle_us = before_us;
         rail->due_us = after_us + POLL_US;
-        return after_us - rail->life_us > 4 * cycle_us ? stopped(m, k) : 0;
+        return ++rail->polls > 3 * cycle_us / POLL_US ? stopped(m, k) : 0;
     }
-    uint64_t end_us = end_of(m, rail, widened(m, after_us), cycle_us);
-    uint8_t fault = taken(m, k, end_us);
-    rail->end_us = end_us;
-    rail->life_us = rail->idle_us = after_us;
+    uint8_t fault = taken(m, k, end_of(m, k, widened(m, after_us)));
+    rail->follows = 1;
+    rail->polls = 0;
+    rail->idle_us = after_us;
     rail->due_us = after_us + cycle_us * 7 / 8;
     return fault;
 }

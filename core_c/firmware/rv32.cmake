@@ -8,3 +8,5 @@ set(PL_PORT virt_rv32)
 set(PL_MACHINE -march=rv32imac -mabi=ilp32 -mcmodel=medany)
 set(PL_FLASH_AT 0x80000000)
 set(PL_RAM_AT 0x80400000)
+set(PL_RAM_BYTES 3072) # with ...
+set(PL_STACK_BYTES 1024)

@@ -202,8 +202,8 @@ static const pl_meter_rail THREE_3221[] = { { "5V", 0x40, 1, 1, 100000, 0, 0 },
                                             { "3V3", 0x40, 2, 1, 100000, 0, 0 },
                                             { "fan", 0x40, 3, 0, 100000, 0, 13000 } };
 static const pl_meter_config CONFIGS[] = {
-    { PL_CHIP_INA219, 2, TWO_219, 0, 7, { 1, 2, 3 }, "test 1", NULL, 0 },
-    { PL_CHIP_INA3221, 3, THREE_3221, 0, 7, { 1, 2, 3 }, "test 1", "watchdog", 0 },
+    { PL_CHIP_INA219, 2, TWO_219, 0, { 1, 2, 3 }, "test 1", 0 },
+    { PL_CHIP_INA3221, 3, THREE_3221, 0, { 1, 2, 3 }, "test 1", 0 },
 };
 
 static pl_meter meter;
@@ -216,7 +216,8 @@ static void begin(unsigned chip, uint64_t offset_us) {
         world.chips[k].loads = &LOADS[k];
         sim_ina_power_on(&world.chips[k], world.now_us);
     }
-    CHECK(pl_meter_init(&meter, &HAL, &CONFIGS[chip]) == PL_OK, "a sound config is taken", chip);
+    CHECK(pl_meter_init(&meter, &HAL, &CONFIGS[chip], 7, chip ? "watchdog" : "power") == PL_OK,
+          "a sound config is taken", chip);
 }
 
 static void run(heard *h, uint64_t us) {
@@ -368,28 +369,43 @@ static void test_saturation(void) {
     CHECK(h.saturated == h.readings, "a converter at its end is told with each reading", 0);
 }
 
+/* The longest names, and all that can be wrong: a text ends where its frame does. */
+static void test_long_texts(void) {
+    static const pl_meter_rail rails[] = { { "twelve bytes", 0x50, 1, 1, 1, 0, 0 },
+                                           { "twelve bites", 0x50, 2, 1, 1, 0, 0 },
+                                           { "twelve beats", 0x50, 3, 1, 1, 0, 0 } };
+    static const pl_meter_config config = { 0, 3, rails, 0, { 0 }, "twenty-four bytes of nam", 0 };
+    heard h = { 0 };
+    begin(0, 0);
+    CHECK(pl_meter_init(&meter, &HAL, &config, 7, "sixteen letters.") == PL_OK, "none too long", 0);
+    run(&h, 5000000);
+    CHECK(h.damaged == 0 && h.idents >= 5 && h.texts == 1 && h.faults[1] >= 12, "all frames are whole", 0);
+    CHECK(strlen(h.note) == 128 && strlen(h.fault) <= 64, h.note, 0);
+}
+
 static void test_configs(void) {
     pl_meter_rail same[] = { { "a", 0x40, 2, 1, 1, 0, 0 }, { "b", 0x40, 2, 1, 1, 0, 0 } };
     pl_meter_rail other[] = { { "a", 0x40, 1, 1, 1, 0, 0 }, { "b", 0x41, 2, 1, 1, 0, 0 } };
     pl_meter_rail nameless[] = { { "", 0x40, 0, 1, 1, 0, 0 } }, longer[] = { { "thirteen byte", 0x40, 0, 1, 1, 0, 0 } };
     pl_meter_rail no_shunt[] = { { "a", 0x40, 0, 1, 0, 0, 0 } }, loose[] = { { "a", 0x40, 0, 1, 1, 60001, 0 } };
     const pl_meter_config bad[] = {
-        { 2, 1, TWO_219, 0, 0, { 0 }, "", NULL, 0 },
-        { 0, 0, TWO_219, 0, 0, { 0 }, "", NULL, 0 },
-        { 0, 4, TWO_219, 0, 0, { 0 }, "", NULL, 0 },
-        { 1, 2, same, 0, 0, { 0 }, "", NULL, 0 },
-        { 1, 2, other, 0, 0, { 0 }, "", NULL, 0 },
-        { 0, 1, nameless, 0, 0, { 0 }, "", NULL, 0 },
-        { 0, 1, longer, 0, 0, { 0 }, "", NULL, 0 },
-        { 0, 1, no_shunt, 0, 0, { 0 }, "", NULL, 0 },
-        { 0, 1, loose, 0, 0, { 0 }, "", NULL, 0 },
-        { 0, 2, TWO_219, 60000001, 0, { 0 }, "", NULL, 0 },
-        { 0, 2, TWO_219, 0, 0, { 0 }, "twenty-five bytes of name", NULL, 0 },
-        { 0, 2, TWO_219, 0, 0, { 0 }, "", "seventeen letters", 0 },
+        { 2, 1, TWO_219, 0, { 0 }, "", 0 },
+        { 0, 0, TWO_219, 0, { 0 }, "", 0 },
+        { 0, 4, TWO_219, 0, { 0 }, "", 0 },
+        { 1, 2, same, 0, { 0 }, "", 0 },
+        { 1, 2, other, 0, { 0 }, "", 0 },
+        { 0, 1, nameless, 0, { 0 }, "", 0 },
+        { 0, 1, longer, 0, { 0 }, "", 0 },
+        { 0, 1, no_shunt, 0, { 0 }, "", 0 },
+        { 0, 1, loose, 0, { 0 }, "", 0 },
+        { 0, 2, TWO_219, 60000001, { 0 }, "", 0 },
+        { 0, 2, TWO_219, 0, { 0 }, "twenty-five bytes of name", 0 },
     };
     for (unsigned k = 0; k < LENGTH(bad); k++) {
-        CHECK(pl_meter_init(&meter, &HAL, &bad[k]) == PL_ERR_ARGUMENT, "a figure outside the contract is refused", k);
+        CHECK(pl_meter_init(&meter, &HAL, &bad[k], 0, "") == PL_ERR_ARGUMENT,
+              "a figure outside the contract is refused", k);
     }
+    CHECK(pl_meter_init(&meter, &HAL, &CONFIGS[0], 0, "seventeen letters") == PL_ERR_ARGUMENT, "a cause too long", 0);
 }
 
 int main(void) {
@@ -401,6 +417,7 @@ int main(void) {
     test_the_line();
     test_noise();
     test_saturation();
+    test_long_texts();
     test_configs();
     return verdict("meter");
 }

@@ -93,18 +93,18 @@ static const pl_meter_rail RAILS[] = {
     { .name = "3V3", .address = 0x41, .counted = 1, .shunt_uohm = 100000 },
 };
 
+static const pl_meter_config CONFIG = {
+    .chip = PL_CHIP_INA219,
+    .n_rails = 2,
+    .rails = RAILS,
+    .device = { 'a', 'n', '3', '8', '5' },
+    .firmware = "paceline mps2-an385",
+    .may_hang = 1,
+};
+
 int main(void) {
     static pl_meter meter;
-    pl_meter_config config = {
-        .chip = PL_CHIP_INA219,
-        .n_rails = 2,
-        .rails = RAILS,
-        .boot = ++KEPT_BOOT,
-        .device = { 'a', 'n', '3', '8', '5' },
-        .firmware = "paceline mps2-an385",
-        .reset_cause = KEPT_BITTEN == BITTEN ? "watchdog" : "power",
-        .may_hang = 1,
-    };
+    const char *cause = KEPT_BITTEN == BITTEN ? "watchdog" : "power";
     KEPT_BITTEN = 0;
     UART_BAUDDIV = CLOCK_HZ / 115200;
     UART_CTRL = 3;
@@ -116,7 +116,7 @@ int main(void) {
     WATCHDOG_CTRL = 3;
     sim_ina_power_on(&chips[0], 0);
     sim_ina_power_on(&chips[1], 0);
-    if (pl_meter_init(&meter, &HAL, &config) != PL_OK) {
+    if (pl_meter_init(&meter, &HAL, &CONFIG, ++KEPT_BOOT, cause) != PL_OK) {
         return 1;
     }
     for (;;) {

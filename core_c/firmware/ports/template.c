@@ -37,23 +37,23 @@ static const pl_hal HAL = { .i2c = i2c, .uart_read = uart_read, .uart_write = ua
 /* TODO your rails: shunt (R100 is 100000), address, name. */
 static const pl_meter_rail RAILS[] = { { .name = "VIN", .address = 0x40, .counted = 1, .shunt_uohm = 100000 } };
 
+static const pl_meter_config CONFIG = {
+    .chip = PL_CHIP_INA219,
+    .n_rails = sizeof RAILS / sizeof RAILS[0],
+    .rails = RAILS,
+    .device = { 0 }, /* TODO the chip's own number */
+    .firmware = "my meter 1.0",
+};
+
 /* In RAM that the start code leaves alone: counts resets, and is chance after power came. */
 __attribute__((section(".preserve"))) static uint32_t boots;
 
 int main(void) {
     static pl_meter meter;
-    static pl_meter_config config = {
-        .chip = PL_CHIP_INA219,
-        .n_rails = sizeof RAILS / sizeof RAILS[0],
-        .rails = RAILS,
-        .device = { 0 }, /* TODO the chip's own number */
-        .firmware = "my meter 1.0",
-        .reset_cause = NULL, /* TODO "watchdog" where that was it */
-    };
-    config.boot = ++boots;
     /* TODO clocks, pins, UART at 115200 baud, I2C at 400 kHz. */
     watchdog_start();
-    if (pl_meter_init(&meter, &HAL, &config) != PL_OK) {
+    const char *cause = "power"; /* TODO "watchdog" where that was it */
+    if (pl_meter_init(&meter, &HAL, &CONFIG, ++boots, cause) != PL_OK) {
         return 1; /* the watchdog tries again, and again; a figure of the config is wrong */
     }
     for (;;) {

@@ -104,18 +104,18 @@ static const pl_meter_rail RAILS[] = {
     { .name = "fan", .address = 0x40, .channel = 3, .counted = 0, .shunt_uohm = 100000, .bus_most_mv = 13000 },
 };
 
+static const pl_meter_config CONFIG = {
+    .chip = PL_CHIP_INA3221,
+    .n_rails = 3,
+    .rails = RAILS,
+    .device = { 'v', 'i', 'r', 't' },
+    .firmware = "paceline virt-rv32",
+    .may_hang = 1,
+};
+
 int main(void) {
     static pl_meter meter;
-    pl_meter_config config = {
-        .chip = PL_CHIP_INA3221,
-        .n_rails = 3,
-        .rails = RAILS,
-        .boot = CALENDAR_LOW,
-        .device = { 'v', 'i', 'r', 't' },
-        .firmware = "paceline virt-rv32",
-        .reset_cause = KEPT_BITTEN == BITTEN ? "watchdog" : "power",
-        .may_hang = 1,
-    };
+    const char *cause = KEPT_BITTEN == BITTEN ? "watchdog" : "power";
     KEPT_BITTEN = 0;
     UART_FIFO = 1;
     sim_ina_power_on(&chip, timer() / TICKS_PER_US);
@@ -124,7 +124,7 @@ int main(void) {
                      "csrw mtvec, %0\ncsrs mie, %1\ncsrsi mstatus, 8\n"
                      ".option pop" ::"r"(tick),
                      "r"(1 << 7));
-    if (pl_meter_init(&meter, &HAL, &config) != PL_OK) {
+    if (pl_meter_init(&meter, &HAL, &CONFIG, CALENDAR_LOW, cause) != PL_OK) {
         return 1;
     }
     for (;;) {
