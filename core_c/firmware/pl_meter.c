@@ -205,6 +205,7 @@ static void say_faults(pl_meter *m) {
     if (!is_due(now_us, m->fault_us + FAULT_EVERY_US)) {
         return;
     }
+    m->fault_us = now_us - FAULT_EVERY_US; /* due still, and never so long that a clock that wraps knows it no more */
     for (uint32_t k = 0; k < m->config->n_rails; k++) {
         pl_meter_state *rail = &m->rails[k];
         const pl_integrator *e = &rail->energy;
@@ -312,8 +313,8 @@ void pl_meter_step(pl_meter *m) {
     listen(m);
     pl_meter_look(m);
     uint64_t known_us = final_us(m);
-    if (is_due(now_us, m->ident_us + IDENT_EVERY_US) && say_ident(m)) {
-        m->ident_us = now_us;
+    if (is_due(now_us, m->ident_us + IDENT_EVERY_US)) {
+        m->ident_us = say_ident(m) ? now_us : now_us - IDENT_EVERY_US;
     }
     say_edges(m, known_us);
     say_reading(m, known_us);

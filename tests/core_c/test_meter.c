@@ -369,6 +369,22 @@ static void test_saturation(void) {
     CHECK(h.saturated == h.readings, "a converter at its end is told with each reading", 0);
 }
 
+/* Forty minutes are more than half of what the port's clock can tell apart: nothing may hang on how long ago it was. */
+static void test_long_silence(void) {
+    heard h = { 0 };
+    begin(0, 0);
+    run(&h, 2000000);
+    world.takes = 0;
+    for (uint64_t end_us = world.now_us + 2400000000u; world.now_us < end_us; world.now_us += 5000) {
+        pl_meter_step(&meter);
+    }
+    world.takes = SIZE_MAX;
+    world.fault = NACK;
+    heard before = h;
+    run(&h, 2500000);
+    CHECK(h.idents > before.idents && h.faults[1] > 0, "after a long silence it says who it is and what is wrong", 0);
+}
+
 /* The longest names, and all that can be wrong: a text ends where its frame does. */
 static void test_long_texts(void) {
     static const pl_meter_rail rails[] = { { "twelve bytes", 0x50, 1, 1, 1, 0, 0 },
@@ -417,6 +433,7 @@ int main(void) {
     test_the_line();
     test_noise();
     test_saturation();
+    test_long_silence();
     test_long_texts();
     test_configs();
     return verdict("meter");
