@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the core takes, as tables: code on each instruction set, stack of its functions, instructions of operations.
 
-`python -m tests.arch.sizes` from the root prints those of docs/results/core_size.md; what lacks its tool is left out and named.
+`python -m tests.arch.sizes` from the root prints those of docs/results/core_size.md; what lacks its tool is named.
 """
 
 from __future__ import annotations

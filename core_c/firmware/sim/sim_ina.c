@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim_ina.h"
 
-enum { SHUNT_219_US = 68100, BUS_219_US = 532, SHUNT_3221_US = 8244, BUS_3221_US = 332 };
+enum { SHUNT_219_US = 68100, BUS_219_US = 532, SHUNT_3221_US = 2116, BUS_3221_US = 332 };
 
 uint64_t sim_charge(const sim_load *load, uint64_t t_us) {
     uint64_t whole = t_us / load->period_us, rest = t_us % load->period_us;
@@ -28,7 +28,7 @@ static uint64_t cycle_us(const sim_ina *chip) {
 
 /* Conversions that have ended since it was configured. Only what the meter asks for converts; all else stands still. */
 static uint64_t ended(const sim_ina *chip, uint64_t now_us) {
-    uint32_t expected = chip->chip == PL_CHIP_INA219 ? 0x39FF : 0x00BF;
+    uint32_t expected = chip->chip == PL_CHIP_INA219 ? 0x39FF : 0x00AF;
     uint32_t mask = chip->chip == PL_CHIP_INA219 ? 0xFFFF : 0x0FFF;
     uint64_t cycle = cycle_us(chip);
     return (chip->config & mask) == expected && cycle > 0 ? (now_us - chip->begun_us) / cycle : 0;
