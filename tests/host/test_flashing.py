@@ -250,6 +250,14 @@ def test_an_older_esptool_is_called_in_its_own_words(tmp_path: Path, tool: Calla
     assert " write_flash 0x0 " in step
 
 
+def test_a_tool_that_does_not_run_is_named(
+    tmp_path: Path, tool: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tool("picotool", "").parent / "bin" / "picotool").write_bytes(b"\x7fELF no program")
+    assert main(["boards", "flash", "--port", "usb", "--image", str(written(tmp_path, uf2(RP2350)))]) == 9
+    assert "picotool is there and does not run: Exec format error" in capsys.readouterr().err
+
+
 def test_a_tool_that_fails_and_a_board_that_is_unplugged_are_one_sentence_each(
     tmp_path: Path, tool: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ from paceline.errors import DataError, LinkError, RunError, StorageError
 from paceline.talk import Talk, printable
 from paceline_host.onboard.images import Image, check_chip, read_image
 
+VERSION_S = 60.0
 TOOL_S = 300.0  # flash of 16 MB over 115200 baud is the user's own wish
 LEAVES_S = 10.0  # a bootloader's folder goes away when the board starts the new firmware
 SWD, OPENOCD = "swd", "openocd:"
@@ -110,8 +111,7 @@ def _tool(*names: str) -> str:
 def _esptool_write() -> str:
     """Return its word for writing, which changed with version 5."""
     tool = _tool("esptool", "esptool.py")
-    done = subprocess.run([tool, "version"], capture_output=True, text=True, errors="replace", timeout=60, check=False)
-    major = re.search(r"(?:^|v)(\d+)\.\d", done.stdout, re.MULTILINE)
+    major = re.search(r"(?:^|v)(\d+)\.\d", _called((tool, "version"), VERSION_S).stdout, re.MULTILINE)
     return "write-flash" if major and int(major.group(1)) >= 5 else "write_flash"
 
 
@@ -173,14 +173,23 @@ def _do(plan: Plan, talk: Talk) -> str:
     return f"flashed and verified by {plan.commands[0][0]}"
 
 
-def _run(plan: Plan, command: tuple[str, ...]) -> None:
+def _called(command: tuple[str, ...], most_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a tool to its end. Raises RunError."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", timeout=TOOL_S, check=False,
+            errors="replace", timeout=most_s, check=False,
         )  # fmt: skip
+    except OSError as error:
+        raise RunError(f"{command[0]} is there and does not run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise LinkError(f"{command[0]} did not end within {TOOL_S:.0f} s; {_half(plan.image)}") from None
+        raise RunError(
+            f"{shlex.join(command)} did not end within {most_s:.0f} s: is the board there, and alive?"
+        ) from None
+
+
+def _run(plan: Plan, command: tuple[str, ...]) -> None:
+    done = _called(command, TOOL_S)
     if done.returncode == 0:
         return
     if plan.port.startswith("/") and not Path(plan.port).exists():
@@ -208,10 +217,11 @@ def copy(image: Image, folder: Path, leaves_s: float = LEAVES_S) -> str:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise StorageError(f"--port {folder}: there is not room for {len(image.data)} bytes") from None
-        if not written:
-            raise LinkError(
-                f"--port {folder}: the copy broke off ({error.strerror}): was it unplugged? {_half(image)}"
-            ) from None
+        if written:  # a boot ROM starts the firmware with the last block, before the directory is written
+            return "copied; the board went away meanwhile: it took the image, or was unplugged; does the meter speak?"
+        raise LinkError(
+            f"--port {folder}: the copy broke off ({error.strerror}): was it unplugged? {_half(image)}"
+        ) from None
     ends_s = time.monotonic() + leaves_s
     while time.monotonic() < ends_s:
         if not (folder / "INFO_UF2.TXT").exists():
@@ -221,8 +231,8 @@ def copy(image: Image, folder: Path, leaves_s: float = LEAVES_S) -> str:
         same = target.read_bytes() == image.data
     except OSError:
         same = False
-    kept = "what is there is what was copied" if same else "and what is there is not what was copied"
+    kept = "what is there is what was copied" if same else "what is there is not what was copied"
     raise LinkError(
-        f"--port {folder}: the board is in its bootloader still, {leaves_s:g} s after the copy; {kept}; is the image "
-        "for this board? flash it again"
+        f"--port {folder}: the board is in its bootloader still, {leaves_s:g} s after the copy; {kept}; "
+        "is the image for this board? (A folder that was mounted by hand may look so when the board is gone.)"
     )
