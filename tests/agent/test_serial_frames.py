@@ -61,6 +61,7 @@ def readings(draw: st.DrawFn) -> f.ReadingFrame:
 frames = st.one_of(
     idents(),
     readings(),
+    st.builds(f.Edge, readings()),
     st.builds(f.Fault, st.integers(1, f.LAST_FAULT), u8, text(f.FAULT_TEXT_BYTES)),
     st.builds(f.Text, text(f.NOTE_BYTES)),
 )

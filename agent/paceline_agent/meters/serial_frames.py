@@ -26,7 +26,8 @@ POWER, PAIR, ENERGY = 1, 2, 3  # quantities of a channel
 COUNTED, MEAN = 1, 2  # flags of a channel
 SATURATED, STALE = 1, 2  # flags of a READING
 
-_IDENT, _READING, _FAULT, _TEXT = 1, 2, 3, 4
+_IDENT, _READING, _FAULT, _TEXT, _EDGE = 1, 2, 3, 4, 5
+_ASK_EDGE, _ASK_SELFTEST = 0x40, 0x41  # said by a host
 _IDENT_HEAD = struct.Struct("<BBBxII8sB")
 _CHANNEL = struct.Struct("<BBIIIIB")
 _READING_HEAD = struct.Struct("<BBBBII")
@@ -98,13 +99,20 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Edge:
+    """The counters as of the instant at which `ask_edge` came; the number that it gave stands as the sequence."""
+
+    counters: ReadingFrame
+
+
+@dataclass(frozen=True)
 class Unsupported:
     """An IDENT of another version of this format."""
 
     version: int
 
 
-Frame = Ident | ReadingFrame | Fault | Text | Unsupported
+Frame = Ident | ReadingFrame | Fault | Text | Edge | Unsupported
 
 
 def stuff(data: bytes) -> bytes:
@@ -125,11 +133,25 @@ def unstuff(data: bytes) -> bytes | None:
     return b"\0".join(runs) if runs else None
 
 
-def encode(frame: Ident | ReadingFrame | Fault | Text) -> bytes:
+def encode(frame: Ident | ReadingFrame | Fault | Text | Edge) -> bytes:
     """Return a frame's bytes with the delimiter. Raises ValueError when it is outside the contract."""
     body = _body(frame)
     if len(body) > BODY_BYTES or _decode(body) != frame:
         raise ValueError(f"outside the contract: {frame}")
+    return _framed(body)
+
+
+def ask_edge(number: int) -> bytes:
+    """Return what has a meter that listens answer with an Edge: its counters as of now, once they are known."""
+    return b"\0" + _framed(bytes((_ASK_EDGE,)) + number.to_bytes(4, "little"))
+
+
+def ask_selftest() -> bytes:
+    """Return what has a meter that listens test itself, and answer with a Text."""
+    return b"\0" + _framed(bytes((_ASK_SELFTEST,)))
+
+
+def _framed(body: bytes) -> bytes:
     return stuff(body + zlib.crc32(body).to_bytes(4, "little")) + b"\0"
 
 
@@ -191,9 +213,9 @@ def _body(frame: Frame) -> bytes:
                 _IDENT, VERSION, len(frame.channels), frame.period_us, frame.boot, frame.device, len(firmware)
             )
             return head + firmware + b"".join(_channel_bytes(channel) for channel in frame.channels)
-        if isinstance(frame, ReadingFrame):
-            head = _READING_HEAD.pack(_READING, frame.flags, frame.boot, frame.count, frame.sequence, frame.t_us)
-            return head + frame.raw
+        if isinstance(frame, ReadingFrame | Edge):
+            kind, told = (_EDGE, frame.counters) if isinstance(frame, Edge) else (_READING, frame)
+            return _READING_HEAD.pack(kind, told.flags, told.boot, told.count, told.sequence, told.t_us) + told.raw
         if isinstance(frame, Fault):
             return bytes((_FAULT, frame.code, frame.channel)) + frame.text.encode()
         if isinstance(frame, Text):
@@ -219,9 +241,10 @@ def _decode(body: bytes) -> Frame | None:
     try:
         if body[0] == _IDENT:
             return _ident(body)
-        if body[0] == _READING:
+        if body[0] in (_READING, _EDGE):
             _, flags, boot, count, sequence, t_us = _READING_HEAD.unpack_from(body)
-            return ReadingFrame(sequence, t_us, boot, flags, count, body[_READING_HEAD.size :])
+            told = ReadingFrame(sequence, t_us, boot, flags, count, body[_READING_HEAD.size :])
+            return told if body[0] == _READING else Edge(told)
         if body[0] == _FAULT and 1 <= body[1] <= LAST_FAULT and len(body) <= 3 + FAULT_TEXT_BYTES:
             return Fault(body[1], body[2], body[3:].decode())
         if body[0] == _TEXT and len(body) <= 1 + NOTE_BYTES:

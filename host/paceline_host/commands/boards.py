@@ -16,8 +16,8 @@ _MANY = "One board that fails stops no other; with several the status is then 8.
 
 def add(program: Program) -> None:
     """Register the commands."""
-    program.group("boards", "the agent on boards: find, install, update, look after, let in, remove")
-    for each in (_add_install, _add_update, _add_bundle, _add_list, _add_ask, _add_logs, _add_remove):
+    program.group("boards", "the agent on boards: find, install, update, look after, let in, remove; flash a meter")
+    for each in (_add_install, _add_update, _add_bundle, _add_list, _add_ask, _add_logs, _add_remove, _add_flash):
         each(program)
 
 
@@ -178,6 +178,46 @@ def _add_remove(program: Program) -> None:
     parser.add_argument("--forget", action="store_true", help="do not speak to the boards")
     add_keys(parser)
     add_json(parser)
+
+
+def _add_flash(program: Program) -> None:
+    parser = program.command(
+        "boards flash",
+        _flash,
+        "bring a meter's firmware to a microcontroller",
+        about="By the chip's own tool (esptool, picotool, probe-rs, openocd), which must be installed, or by a copy"
+        " into a UF2 bootloader's folder. The image says for which chip it is; one for another is refused. What was"
+        " written is verified.",
+        examples=[
+            ("paceline boards flash --port /dev/ttyACM0 --image meter.bin", "an ESP32-C3 or C6"),
+            ("paceline boards flash --port /media/pi/RP2350 --image meter.uf2", "an RP2350 with BOOTSEL held"),
+            (
+                "paceline boards flash --port swd --chip STM32F103C8 --image meter.elf --dry-run",
+                "say what would be done",
+            ),
+        ],
+        exits=(3, 4, 9, 10),
+    )
+    parser.add_argument(
+        "--port",
+        required=True,
+        metavar="WHERE",
+        help="a serial port; a bootloader's folder; usb (picotool); swd, or VENDOR:PRODUCT[:SERIAL] of a probe"
+        " (probe-rs); openocd:INTERFACE.cfg,TARGET.cfg",
+    )
+    parser.add_argument("--image", type=Path, required=True, metavar="FILE", help="UF2, ESP image or ELF")
+    parser.add_argument("--chip", default="", metavar="CHIP", help="as the tool has it (default: as the image says)")
+    parser.add_argument(
+        "--offset", type=lambda text: int(text, 0), default=0, metavar="N", help="of an ESP image in flash (default: 0)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="check all, and say what would be done")
+    add_json(parser)
+
+
+def _flash(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline_host.onboard import flashing
+
+    return flashing.flash(arguments, talk)
 
 
 def add_take_over(parser: CommandParser) -> None:
