@@ -139,6 +139,7 @@ int pl_allocate(uint32_t n, const double costs[], uint32_t budget, const uint32_
 #define PL_WILD_FACTOR 100   /* a report this many times off its board's estimate, either way, is held back once ... */
 #define PL_CONFIRM_FACTOR 2  /* ... and believed when the next one lies within this factor of it */
 #define PL_LAG_FACTOR 3      /* a report off by more than so many dead-bands: the estimates lag behind, no dead-band */
+#define PL_STEP_PERCENT 15   /* two in a row off by more than so much, yet that close to each other: a step */
 
 /* How costs are formed and when shares move. Zero is the default in every field. */
 typedef struct pl_controller_config {
@@ -164,8 +165,8 @@ typedef struct pl_report {
 typedef struct pl_participant {
     double seconds_per_sample;  /* smoothed; 0: never reported */
     double energy_per_sample_j; /* smoothed; 0: never known */
-    double held_seconds;        /* seconds per sample of a report held back; 0: none */
-    double held_energy_j;       /* joules per sample of it; 0: unknown */
+    double far_seconds;         /* the last seconds per sample, where off by more than PL_STEP_PERCENT or held back; or 0 */
+    double far_energy_j;        /* likewise joules per sample */
     double fixed_seconds;       /* smoothed; 0: never timed */
     double wait_seconds;        /* sum over the reports whose waiting joules were known ... */
     double wait_energy_j;       /* ... and those joules: watts at the barrier are their ratio */
@@ -222,7 +223,9 @@ int pl_controller_limit(pl_controller *c, uint32_t i, uint32_t minimum, uint32_t
 /* Change a group's samples a round. */
 int pl_controller_budget(pl_controller *c, uint32_t group, uint32_t budget);
 
-/* Take a report of participant i, present or not; several a round are fine. PL_ERR_REPORT changes nothing. */
+/* Take a report of participant i, present or not; several a round are fine. PL_ERR_REPORT changes nothing.
+ * Estimates are smoothed (ema), but for the second value in a row that is off by more than PL_STEP_PERCENT: where the
+ * two are that close to each other, something has changed, and their mean is the estimate from then on. */
 int pl_controller_observe(pl_controller *c, uint32_t i, const pl_report *report);
 
 /* Take i out of its group, or bring it back with the estimates it had. */
