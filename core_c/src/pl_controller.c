@@ -146,9 +146,9 @@ static void smooth(double *estimate, double fresh, double ema) {
     *estimate = *estimate > 0.0 ? ema * fresh + (1.0 - ema) * *estimate : fresh;
 }
 
-/* Are both known, and one of them more than `within` times the other? */
-static bool apart(double a, double b, double within) {
-    return a > 0.0 && b > 0.0 && (a > within * b || b > within * a);
+/* Are both known, and one of them `factor` times the other or more? Unknown on either side speaks against neither. */
+static bool apart(double a, double b, double factor) {
+    return a > 0.0 && b > 0.0 && (a >= factor * b || b >= factor * a);
 }
 
 /* Let a value into its estimate: smoothed, or, where it is the second in a row that is far off and both say the same,
@@ -161,15 +161,6 @@ static void follow(double *estimate, double *far, double fresh, double ema) {
         smooth(estimate, fresh, ema);
     }
     *far = off ? fresh : 0.0;
-}
-
-static bool is_wild(double fresh, double estimate) {
-    return estimate > 0.0 && fresh > 0.0 && (fresh >= PL_WILD_FACTOR * estimate || estimate >= PL_WILD_FACTOR * fresh);
-}
-
-/* Unknown on either side does not speak against the other. */
-static bool agree(double a, double b) {
-    return a == 0.0 || b == 0.0 || (a <= PL_CONFIRM_FACTOR * b && b <= PL_CONFIRM_FACTOR * a);
 }
 
 /* Let a report into the estimates; energy 0: unknown. */
@@ -197,11 +188,13 @@ static void take(pl_participant *p, const pl_controller_config *config, double s
         p->far_energy_j = 0.0;
         p->flags &= ~(uint32_t)PL_FLAG_REPORT_HELD;
     }
-    if (held_seconds > 0.0 && agree(seconds, held_seconds) && agree(energy_j, held_energy_j)) {
+    if (held_seconds > 0.0 && !apart(seconds, held_seconds, PL_CONFIRM_FACTOR) &&
+        !apart(energy_j, held_energy_j, PL_CONFIRM_FACTOR)) {
         believe(p, config, held_seconds,
                 energy_j > 0.0 ? held_energy_j : 0.0); /* an energy nobody confirmed stays out */
         believe(p, config, seconds, energy_j);
-    } else if (is_wild(seconds, p->seconds_per_sample) || is_wild(energy_j, p->energy_per_sample_j)) {
+    } else if (apart(seconds, p->seconds_per_sample, PL_WILD_FACTOR) ||
+               apart(energy_j, p->energy_per_sample_j, PL_WILD_FACTOR)) {
         p->far_seconds = seconds;
         p->far_energy_j = energy_j;
         p->flags |= PL_FLAG_REPORT_HELD;

@@ -251,13 +251,13 @@ class Replica:
 
 
 def apart(a: float, b: float, within: float) -> bool:
-    """Return whether both are known and differ by more than a factor."""
-    return a > 0.0 and b > 0.0 and (a > within * b or b > within * a)
+    """Return whether both are known and differ by a factor or more."""
+    return a > 0.0 and b > 0.0 and (a >= within * b or b >= within * a)
 
 
 def agree(a: float, b: float) -> bool:
     """Return whether one confirms the other."""
-    return a == 0.0 or b == 0.0 or (a <= 2 * b and b <= 2 * a)
+    return a == 0.0 or b == 0.0 or (a < 2 * b and b < 2 * a)
 
 
 def wild(new: float, old: float) -> bool:
