@@ -98,7 +98,8 @@ def test_least_joules_are_near_whatever_the_controller_does_not_know(name: str) 
     best_s, best_j = optimum(models, budget, shortest_s * 0.98)
     print(f"\n{name}: least {best_j:.1f} J in {best_s:.3f} s; shortest seen {shortest_s:.3f} s")
     for policy, (seconds, joules) in found.items():
-        print(f"  {policy:24} {100 * (joules / best_j - 1):+6.1f} % joules {100 * (seconds / shortest_s - 1):+6.1f} % s")
+        more_j, more_s = 100 * (joules / best_j - 1), 100 * (seconds / shortest_s - 1)
+        print(f"  {policy:24} {more_j:+6.1f} % joules {more_s:+6.1f} % s")
     assert all(joules > 0.999 * best_j for _, joules in found.values()), "nothing is below the optimum"
     assert found["frontier:energy"][1] < 1.05 * best_j
     weights = [found[policy][1] for policy in ("time", "low-energy", "balanced", "energy")]

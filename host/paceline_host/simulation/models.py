@@ -28,8 +28,8 @@ _STEP_NOISE, _SLICE_NOISE, _DRIFT, _SPREAD = 1, 2, 3, 4  # what a draw is for
 class BoardModel:
     """A board of a profile. Faults change its public fields."""
 
-    __slots__ = ("_drift", "_drifted", "_profile", "at_rest", "at_work", "batch", "drift_sd", "load", "metered", "noise", "number",
-                 "reference_s", "round_fixed_s", "seed", "slow")  # fmt: skip
+    __slots__ = ("_drift", "_drifted", "_profile", "at_rest", "at_work", "batch", "drift_sd", "load", "metered",
+                 "noise", "number", "reference_s", "round_fixed_s", "seed", "slow")  # fmt: skip
 
     def __init__(
         self, profile: BoardProfile, number: int, seed: int, batch: int, reference_s: float, *,
