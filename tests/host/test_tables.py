@@ -192,11 +192,12 @@ def test_seconds_and_joules_to_a_loss_are_those_of_the_rounds_up_to_it(tmp_path:
     losses = [one.loss or 0.0 for one in run.rounds]
     assert losses == sorted(losses, reverse=True)
     second = run.rounds[1]
-    for target in (second.loss, losses[0] - 1e-9):
+    for target in (second.loss, losses[0] / 1.002):
         found = of_run(run, target)
         assert (found["target_s"], found["target_j"]) == (second.end_s, second.joules)
-    assert of_run(run, losses[0])["target_s"] == run.rounds[0].end_s
-    for target in (losses[2] - 1e-9, None):
+    for target in (losses[0], losses[0] / 1.0005):  # as good as the same
+        assert of_run(run, target)["target_s"] == run.rounds[0].end_s
+    for target in (losses[2] / 1.002, None):
         assert of_run(run, target)["target_s"] is of_run(run, target)["target_j"] is None
 
 

@@ -44,7 +44,7 @@ def markdown(made: Figures, name: str, *, picture: bool = True) -> str:
         "against `equal`, of seeds in which both runs held their declared pace; accuracy, loss and closed form need "
         "none. Where there are fewer than all, their number stands beside it. The closed form is the makespan that the "
         "declared paces alone predict for the shares that were dealt. Seconds and joules to equal's loss are those of "
-        "all rounds up to the first that ends with the loss, or less, that `equal` has in the end.",
+        "all rounds up to the first that ends with the loss that `equal` has in the end, within a thousandth, or less.",
         "",
     ]  # fmt: skip
     if picture:

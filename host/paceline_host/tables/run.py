@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -20,6 +21,7 @@ from paceline_host.tables.design import METRICS, Cell, as_plain
 from paceline_host.tables.figures import REFERENCE
 
 RECORD = "cell.json"
+TARGET_SLACK = 1.001  # synchronised ranks end with one loss whatever the policy, but for rounding
 Record = dict[str, Any]
 
 
@@ -102,8 +104,8 @@ def of_run(run: RunFigures, target: float | None = None) -> Record:
     joules, ranks = run.joules, run.ranks
     known = joules.complete and joules.parts_j is not None
     waiting_j = joules.parts_j["wait"] if known and joules.parts_j is not None else None
-    below = (one for one in run.rounds if target is not None and one.loss is not None and one.loss <= target)
-    there = next(below, None)
+    within = TARGET_SLACK * target if target is not None else -math.inf
+    there = next((one for one in run.rounds if one.loss is not None and one.loss <= within), None)
     forward_cv, slowest = (ranks.forward_step_cv, ranks.slowest) if ranks is not None else (None, None)
     return {
         "makespan": run.makespan_s, "predicted": run.predicted_s, "later": run.makespan_median_s,
