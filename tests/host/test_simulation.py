@@ -216,7 +216,7 @@ def test_a_run_is_simulated_again_from_its_journal(name: str, tmp_path: Path) ->
     Goals plan from idle watts too, of which a journal has the run's mean: no fault here changes them.
     """
     changes = faults("board=1 round=3 throttle x2", "board=3 round=5 throttle x1.5")
-    scenario = Scenario(rounds=8, noise=0.05, drift=0.02, fault=changes)
+    scenario = Scenario(rounds=8, noise=0.05, drift=0.02, minimum=400, fault=changes)
     recorded = in_full(Fleet(scenario, None), name, tmp_path / "c" / "run")
     found = in_full(Fleet(Scenario(rounds=8), tmp_path / "c" / "run"), name)
     assert found.shares == recorded.shares

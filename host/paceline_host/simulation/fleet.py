@@ -45,7 +45,8 @@ class Fleet:
         if scenario.trace:
             raise SettingsError(["[[trace]]: boards of a replayed run have its watts; leave one of the two out"])
         self.scenario = replace(
-            scenario, budget=scenario.budget or run.budget, samples=run.samples, batch=run.batch
+            scenario, budget=scenario.budget or run.budget, samples=run.samples, batch=run.batch,
+            minimum=max(scenario.minimum, recording.minimum),
         )  # fmt: skip
 
     def models(self) -> list[BoardModel]:
