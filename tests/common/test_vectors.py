@@ -238,5 +238,5 @@ def test_sums_over_other_numbers_of_items_are_refused() -> None:
         lambda: core.sums_mix(bytes(8), bytes(4), 0.5, bytearray(8)),
         lambda: core.sums_mix(bytes(8), bytes(8), 0.5, bytearray(4)),
     ):
-        with pytest.raises(CoreError, match="sums: [0-9]+ bytes"):
+        with pytest.raises(CoreError, match=r"sums: [0-9]+ bytes"):
             call()
