@@ -16,6 +16,8 @@ from typing import Any, Self, TypeAlias
 from paceline._core import ffi, lib
 from paceline.errors import CoreError
 
+Buffer: TypeAlias = Any  # whatever has one: bytes, a memoryview, an array of numpy
+
 U32_MAX = 0xFFFFFFFF
 U64_MAX = 0xFFFFFFFFFFFFFFFF
 UNKNOWN = math.nan
@@ -104,6 +106,37 @@ def _limits(value: int | Iterable[int] | None, n: int, name: str) -> Any:
     if count != n:
         raise CoreError(f"{name} holds {count} values for {n} participants; expected one each, or one number for all")
     return words
+
+
+# Sums
+
+
+def sums_add(values: Buffer, weight: float, sums: Buffer) -> None:
+    """Add weight * values to sums: as many float32 as doubles, the latter writable."""
+    to = ffi.from_buffer("double[]", sums, require_writable=True)
+    lib.pl_sums_add(len(to), weight, _float32(values, len(to)), to)
+
+
+def sums_distance(values: Buffer, base: Buffer) -> float:
+    """Return the sum of squares of values - base, both float32; not finite if and only if one of them is not."""
+    n = memoryview(values).nbytes // 4
+    return float(lib.pl_sums_distance(n, _float32(values, n), _float32(base, n)))
+
+
+def sums_mix(model: Buffer, update: Buffer, weight: float, out: Buffer) -> None:
+    """Write (1 - weight) * model + weight * update into out, all float32."""
+    n = memoryview(model).nbytes // 4
+    to = ffi.from_buffer("uint8_t[]", out, require_writable=True)
+    if len(to) != 4 * n:
+        raise CoreError(f"sums: {len(to)} bytes for {n} float32")
+    lib.pl_sums_mix(n, weight, _float32(model, n), _float32(update, n), to)
+
+
+def _float32(values: Buffer, n: int) -> Any:
+    data = ffi.from_buffer("uint8_t[]", values)
+    if len(data) != 4 * n:
+        raise CoreError(f"sums: {len(data)} bytes; expected {n} float32, {4 * n} bytes")
+    return data
 
 
 # Random words, permutation

@@ -138,7 +138,8 @@ int pl_allocate(uint32_t n, const double costs[], uint32_t budget, const uint32_
 #define PL_ENERGY_PATIENCE 5 /* rounds for which an old energy estimate stands in for a missing one */
 #define PL_WILD_FACTOR 100   /* a report this many times off its board's estimate, either way, is held back once ... */
 #define PL_CONFIRM_FACTOR 2  /* ... and believed when the next one lies within this factor of it */
-#define PL_LAG_FACTOR 3      /* a report off by more than so many dead-bands: the estimates lag behind, no dead-band */
+#define PL_LAG_FACTOR 3      /* a report off by so many dead-bands: the estimates lag behind, no dead-band */
+#define PL_STEP_PERCENT 15   /* two in a row off by so much or more, yet closer to each other: a step */
 
 /* How costs are formed and when shares move. Zero is the default in every field. */
 typedef struct pl_controller_config {
@@ -164,8 +165,8 @@ typedef struct pl_report {
 typedef struct pl_participant {
     double seconds_per_sample;  /* smoothed; 0: never reported */
     double energy_per_sample_j; /* smoothed; 0: never known */
-    double held_seconds;        /* seconds per sample of a report held back; 0: none */
-    double held_energy_j;       /* joules per sample of it; 0: unknown */
+    double far_seconds;         /* the last seconds per sample, where off by PL_STEP_PERCENT, or held back; else 0 */
+    double far_energy_j;        /* likewise joules per sample */
     double fixed_seconds;       /* smoothed; 0: never timed */
     double wait_seconds;        /* sum over the reports whose waiting joules were known ... */
     double wait_energy_j;       /* ... and those joules: watts at the barrier are their ratio */
@@ -186,7 +187,7 @@ enum pl_flag {
     PL_FLAG_REPORT_HELD = 16,   /* the last report was too wild to believe without a second one */
     PL_FLAG_NEW_REPORT = 256,   /* inside: believed since the last allocation */
     PL_FLAG_NEW_ENERGY = 512,   /* inside: with a known energy */
-    PL_FLAG_LAGS = 1024         /* inside: off its estimate by more than PL_LAG_FACTOR dead-bands */
+    PL_FLAG_LAGS = 1024         /* inside: off its estimate by PL_LAG_FACTOR dead-bands or more */
 };
 
 /* A group (silo): a budget of its own, of which nothing crosses to another group. */
@@ -222,7 +223,9 @@ int pl_controller_limit(pl_controller *c, uint32_t i, uint32_t minimum, uint32_t
 /* Change a group's samples a round. */
 int pl_controller_budget(pl_controller *c, uint32_t group, uint32_t budget);
 
-/* Take a report of participant i, present or not; several a round are fine. PL_ERR_REPORT changes nothing. */
+/* Take a report of participant i, present or not; several a round are fine. PL_ERR_REPORT changes nothing.
+ * Estimates are smoothed (ema), but for the second value in a row that is off by PL_STEP_PERCENT or more: where the two
+ * are closer to each other than that, something has changed, and their mean is the estimate from then on. */
 int pl_controller_observe(pl_controller *c, uint32_t i, const pl_report *report);
 
 /* Take i out of its group, or bring it back with the estimates it had. */
@@ -236,8 +239,8 @@ void pl_controller_costs(pl_controller *c, double costs[]);
 
 /* End the round: write shares[n] (0 for the absent), which sum to each group's budget; a group with nobody present lets
  * its budget lapse. A group keeps the shares it has unless the largest cost * share of the new plan is smaller by more
- * than the dead-band. There is none in a round in which somebody's report was off its estimate by more than
- * PL_LAG_FACTOR dead-bands: smoothed estimates know only a part of such a step, and the foretold gain is too small.
+ * than the dead-band. There is none in a round in which somebody's report was off its estimate by PL_LAG_FACTOR
+ * dead-bands or more: smoothed estimates know only a part of such a step, and the foretold gain is too small.
  * PL_ERR_MINIMA, PL_ERR_CAPACITY: as pl_allocate, *at is the group; both pointers may be NULL. */
 int pl_controller_allocate(pl_controller *c, uint32_t shares[], uint64_t *missing, uint32_t *at);
 
@@ -606,6 +609,21 @@ int pl_ina219(uint32_t config, const uint8_t shunt[2], const uint8_t bus[2], uin
 
 /* shunt, bus: registers 2 k - 1 and 2 k of channel k. shunt_uohm > 0. */
 int pl_ina3221(const uint8_t shunt[2], const uint8_t bus[2], uint32_t shunt_uohm, pl_rail *out);
+
+/* Sums ------------------------------------------------------------------------------------------------------------ */
+
+/* Models are n float32 in this machine's byte order, at any address; sums are doubles. Each item is worked out in
+ * double by itself, operation by operation as written, so the bits are the same on every machine. */
+
+/* sums[i] += weight * values[i] */
+void pl_sums_add(uint64_t n, double weight, const uint8_t values[], double sums[]);
+
+/* Sum of (values[i] - base[i])^2, in sixteen lanes (i mod 16) that are then added up by halves; it is finite if and
+ * only if all values are (and the base). */
+double pl_sums_distance(uint64_t n, const uint8_t values[], const uint8_t base[]);
+
+/* out[i] = (1 - weight) * model[i] + weight * update[i], rounded once. out may be model or update. */
+void pl_sums_mix(uint64_t n, double weight, const uint8_t model[], const uint8_t update[], uint8_t out[]);
 
 /* cffi: end */
 /* clang-format on */

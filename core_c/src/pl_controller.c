@@ -5,6 +5,7 @@
 
 static const double COST_MIN = 1e-30,
                     COST_MAX = 1e30; /* one mad ratio must not make the others' shares vanish in sums */
+static const double STEP = 1.0 + PL_STEP_PERCENT / 100.0;
 
 /* The config with its defaults filled in, or false where a field is outside its range. */
 static bool fill_in(pl_controller_config *to, const pl_controller_config *from) {
@@ -145,48 +146,57 @@ static void smooth(double *estimate, double fresh, double ema) {
     *estimate = *estimate > 0.0 ? ema * fresh + (1.0 - ema) * *estimate : fresh;
 }
 
-static bool is_wild(double fresh, double estimate) {
-    return estimate > 0.0 && fresh > 0.0 && (fresh >= PL_WILD_FACTOR * estimate || estimate >= PL_WILD_FACTOR * fresh);
+/* Are both known, and one of them `factor` times the other or more? Unknown on either side speaks against neither. */
+static bool apart(double a, double b, double factor) {
+    return a > 0.0 && b > 0.0 && (a >= factor * b || b >= factor * a);
 }
 
-/* Unknown on either side does not speak against the other. */
-static bool agree(double a, double b) {
-    return a == 0.0 || b == 0.0 || (a <= PL_CONFIRM_FACTOR * b && b <= PL_CONFIRM_FACTOR * a);
-}
-
-/* Is a value so far off its estimate that the estimate will lag behind for some rounds? */
-static bool lags(const pl_controller_config *config, double fresh, double estimate) {
-    double within = 1.0 + PL_LAG_FACTOR * config->deadband;
-    return estimate > 0.0 && fresh > 0.0 && (fresh > within * estimate || estimate > within * fresh);
+/* Let a value into its estimate: smoothed, or, where it is the second in a row that is far off and both say the same,
+ * the mean of the two. *far: the one before, where that was far off; 0: it was not. */
+static void follow(double *estimate, double *far, double fresh, double ema) {
+    bool off = apart(fresh, *estimate, STEP);
+    if (off && *far > 0.0 && !apart(fresh, *far, STEP)) {
+        *estimate = fresh * 0.5 + *far * 0.5;
+    } else {
+        smooth(estimate, fresh, ema);
+    }
+    *far = off ? fresh : 0.0;
 }
 
 /* Let a report into the estimates; energy 0: unknown. */
 static void believe(pl_participant *p, const pl_controller_config *config, double seconds, double energy_j) {
-    double ema = config->ema;
-    if ((config->w_time > 0.0 && lags(config, seconds, p->seconds_per_sample)) ||
-        (config->w_energy > 0.0 && lags(config, energy_j, p->energy_per_sample_j))) {
+    double lag = 1.0 + PL_LAG_FACTOR * config->deadband; /* further off, and the estimate will lag for some rounds */
+    if ((config->w_time > 0.0 && apart(seconds, p->seconds_per_sample, lag)) ||
+        (config->w_energy > 0.0 && apart(energy_j, p->energy_per_sample_j, lag))) {
         p->flags |= PL_FLAG_LAGS;
     }
-    smooth(&p->seconds_per_sample, seconds, ema);
+    follow(&p->seconds_per_sample, &p->far_seconds, seconds, config->ema);
     p->flags |= PL_FLAG_REPORTED | PL_FLAG_NEW_REPORT;
     if (energy_j > 0.0) {
-        smooth(&p->energy_per_sample_j, energy_j, ema);
+        follow(&p->energy_per_sample_j, &p->far_energy_j, energy_j, config->ema);
         p->flags |= PL_FLAG_NEW_ENERGY;
     }
 }
 
+/* A report that is held back stands where those far off do: once it is known what to make of it, the place is empty. */
 static void take(pl_participant *p, const pl_controller_config *config, double seconds, double energy_j) {
-    double held_seconds = p->held_seconds, held_energy_j = p->held_energy_j;
-    p->held_seconds = 0.0;
-    p->held_energy_j = 0.0;
-    p->flags &= ~(uint32_t)PL_FLAG_REPORT_HELD;
-    if (held_seconds > 0.0 && agree(seconds, held_seconds) && agree(energy_j, held_energy_j)) {
+    double held_seconds = 0.0, held_energy_j = 0.0;
+    if (p->flags & PL_FLAG_REPORT_HELD) {
+        held_seconds = p->far_seconds;
+        held_energy_j = p->far_energy_j;
+        p->far_seconds = 0.0;
+        p->far_energy_j = 0.0;
+        p->flags &= ~(uint32_t)PL_FLAG_REPORT_HELD;
+    }
+    if (held_seconds > 0.0 && !apart(seconds, held_seconds, PL_CONFIRM_FACTOR) &&
+        !apart(energy_j, held_energy_j, PL_CONFIRM_FACTOR)) {
         believe(p, config, held_seconds,
                 energy_j > 0.0 ? held_energy_j : 0.0); /* an energy nobody confirmed stays out */
         believe(p, config, seconds, energy_j);
-    } else if (is_wild(seconds, p->seconds_per_sample) || is_wild(energy_j, p->energy_per_sample_j)) {
-        p->held_seconds = seconds;
-        p->held_energy_j = energy_j;
+    } else if (apart(seconds, p->seconds_per_sample, PL_WILD_FACTOR) ||
+               apart(energy_j, p->energy_per_sample_j, PL_WILD_FACTOR)) {
+        p->far_seconds = seconds;
+        p->far_energy_j = energy_j;
         p->flags |= PL_FLAG_REPORT_HELD;
     } else {
         believe(p, config, seconds, energy_j);
@@ -438,7 +448,7 @@ int pl_controller_save(const pl_controller *c, uint8_t out[], uint64_t size) {
     }
     for (uint32_t i = 0; i < c->n; i++) {
         const pl_participant *p = &c->participants[i];
-        const double reals[] = { p->seconds_per_sample, p->energy_per_sample_j, p->held_seconds, p->held_energy_j,
+        const double reals[] = { p->seconds_per_sample, p->energy_per_sample_j, p->far_seconds,  p->far_energy_j,
                                  p->fixed_seconds,      p->wait_seconds,        p->wait_energy_j };
         const uint32_t words[] = { p->group, p->minimum, p->capacity, p->share, p->missed_rounds, p->flags };
         for (int k = 0; k < 7; k++) {
@@ -468,7 +478,7 @@ int pl_controller_shape(const uint8_t in[], uint64_t size, uint32_t *n, uint32_t
 }
 
 static bool read_participant(pl_participant *p, pl_reader *r, uint32_t n_groups) {
-    double *reals[] = { &p->seconds_per_sample, &p->energy_per_sample_j, &p->held_seconds, &p->held_energy_j,
+    double *reals[] = { &p->seconds_per_sample, &p->energy_per_sample_j, &p->far_seconds,  &p->far_energy_j,
                         &p->fixed_seconds,      &p->wait_seconds,        &p->wait_energy_j };
     uint32_t *words[] = { &p->group, &p->minimum, &p->capacity, &p->share, &p->missed_rounds, &p->flags };
     bool good = true;

@@ -2,7 +2,8 @@
 """Updates -> the next model: verified, then averaged by samples in slice order. Knows no board, link or disk.
 
 Floating-point sums depend on their order, so it is fixed: slice 0, 1, 2, ..., whatever arrives first (DECISIONS 2).
-Accumulators are float64, blocks keep temporaries in the cache; memory is one accumulator, plus what waits its turn.
+Accumulators are float64; float32 is added by the core in one pass, other types in blocks that the cache holds. Memory
+is one accumulator, plus what waits its turn.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline import core
 from paceline.tensors import Manifest, TensorSpec
 
 BLOCK = 1 << 15  # elements; some float64 blocks fit the second-level cache
@@ -141,6 +143,9 @@ class Reducer:
             if not tensor.is_float:  # counters and masks: the maximum over the round's updates (DECISIONS 5)
                 total[:] = np.maximum(total, values) if self._counted else values
                 continue
+            if _in_c(tensor):
+                core.sums_add(values, samples, total)
+                continue
             for part in _blocks(tensor.items):
                 total[part] += np.multiply(_floats(values[part], tensor), samples, dtype=np.float64)
         self._counted += samples
@@ -158,6 +163,9 @@ def mixed(manifest: Manifest, model: Buffer, update: Buffer, weight: float) -> b
             np.maximum(old, new, out=_array(out, tensor))
             continue
         rounded = _array(out, tensor)
+        if _in_c(tensor):
+            core.sums_mix(old, new, weight, rounded)
+            continue
         for part in _blocks(tensor.items):
             wide = np.multiply(_floats(old[part], tensor), 1.0 - weight, dtype=np.float64)
             wide += np.multiply(_floats(new[part], tensor), weight, dtype=np.float64)
@@ -177,6 +185,11 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(names.get(name, name)).newbyteorder("<")
 
 
+def _in_c(tensor: TensorSpec) -> bool:
+    """Whether one pass of the core does it, with the bits that numpy's passes give."""
+    return tensor.dtype == "float32" and _dtype("float32").isnative
+
+
 def _floats(values: Array, tensor: TensorSpec) -> Array:
     """Return the values of a type that numpy knows; bfloat16 is the upper half of a float32."""
     return (values.astype("<u4") << 16).view("<f4") if tensor.dtype == "bfloat16" else values
@@ -185,6 +198,9 @@ def _floats(values: Array, tensor: TensorSpec) -> Array:
 def _squares(update: Buffer, base: Buffer, tensor: TensorSpec) -> float | None:
     """Return the sum of squares of (update - base); None: the update is not finite."""
     values, origin = _array(update, tensor), _array(base, tensor)
+    if _in_c(tensor):
+        distance = core.sums_distance(values, origin)
+        return distance if math.isfinite(distance) else None  # no difference of two float32 has too large a square
     total = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         for part in _blocks(tensor.items):

@@ -19,7 +19,7 @@ from paceline.core import Fit
 from paceline.errors import RunError, SettingsError
 from paceline.policies import fits, policy
 from paceline_host import left_out
-from paceline_host.explain import planner_of
+from paceline_host.explain import minimum_of, planner_of
 from paceline_host.ledger import Ledger
 from paceline_host.records import Contribution, Energy, Run, as_reported
 
@@ -79,7 +79,7 @@ class Recording:
             for one in rows:
                 done[one.round, one.board] += one.samples
             self.plans = {round_: {board: done[round_, board] for board in plan} for round_, plan in self.plans.items()}
-        self._folder = folder
+        self._folder, self.minimum = folder, minimum_of(folder)
         self.measured_s = sum(row.makespan_s for row in rounds if row.makespan_s is not None)
         self._costs = _costs(rows)
         self.wait_w = _without_gaps(_wait_w(energy, rows), self._costs)

@@ -31,7 +31,11 @@ FRONTIER_BUDGET = 9 * 1024  # ... and the frontier, which belongs where a round 
 FRONTIER = "pl_frontier.c"
 WIDE_BUDGET = 5 * 512  # ... and allocation for many, which PL_SMALL leaves out
 WIDE = "pl_allocate_wide.c"
-APART = {SENSORS: SENSORS_BUDGET, LOCAL: LOCAL_BUDGET, FRONTIER: FRONTIER_BUDGET, WIDE: WIDE_BUDGET}
+SUMS_BUDGET = 832  # ... and sums over models, which only who averages them links in
+SUMS = "pl_sums.c"
+APART = {
+    SENSORS: SENSORS_BUDGET, LOCAL: LOCAL_BUDGET, FRONTIER: FRONTIER_BUDGET, WIDE: WIDE_BUDGET, SUMS: SUMS_BUDGET
+}  # fmt: skip
 STACK_BUDGET = 320  # bytes of any one function there ...
 FRONTIER_STACK_BUDGET = 1152  # ... but in the frontier: counts of 256 digits, while boards are sorted
 STATES = (

@@ -350,6 +350,36 @@ def test_settles_within_three_rounds_after_a_step_of_two(board: int, factor: flo
     assert all(span <= 1.1 * ideal for span in spans[3:])
 
 
+@pytest.mark.parametrize("deadband", [0.0, 0.05])
+@pytest.mark.parametrize(
+    ("first", "second", "estimate"),
+    [
+        (2.0, 1.9, 1.95),
+        (0.5, 0.55, 0.525),
+        (2.0, 2.4, 0.5 * 2.4 + 0.5 * 1.5),
+        (1.3, 0.9, 0.5 * 0.9 + 0.5 * 1.15),
+        (1.14, 1.14, 0.5 * 1.14 + 0.5 * 1.07),
+        (1.29, 1.29, 0.5 * 1.29 + 0.5 * 1.145),
+    ],
+    ids=["slower", "faster", "too unlike", "to and fro", "near", "near at second sight"],
+)
+def test_two_reports_that_are_far_off_and_alike_are_believed_at_once(
+    first: float, second: float, estimate: float, deadband: float
+) -> None:
+    c = told(Controller(1, 1000, w_energy=0.5, deadband=deadband), [1.0], [5.0])
+    for factor in (first, second):
+        c.observe(0, seconds=factor, energy_j=5 * factor, samples=100)
+    assert c.seconds_per_sample == [pytest.approx(0.01 * estimate)]
+    assert c.energy_per_sample_j == [pytest.approx(0.05 * estimate)]
+
+
+def test_a_report_in_between_that_is_near_makes_two_far_ones_two_flukes() -> None:
+    c = told(Controller(1, 1000), [1.0])
+    for seconds, estimate in ((1.4, 1.2), (1.3, 1.25), (1.5, 1.375)):
+        c.observe(0, seconds=seconds, energy_j=None, samples=100)
+        assert c.seconds_per_sample == [pytest.approx(0.01 * estimate)]
+
+
 @pytest.mark.parametrize("factor", [0.1, 5.0, 20.0])
 def test_larger_steps_approach_without_oscillation(factor: float) -> None:
     spans, ideal = simulate([1e-3 * x for x in (1, 2, 3, 4, 5)], (1, factor), 12)

@@ -204,3 +204,39 @@ def test_fits_are_the_replicas() -> None:
         names = ("fixed_seconds", "seconds_per_sample", "proportional", "error_affine", "error_proportional",
                  "var_fixed", "covariance", "var_pace", "typical_samples")  # fmt: skip
         assert [found[name] for name in names] == [from_bits(x) for x in fields]
+
+
+def test_sums_are_the_replicas_wherever_the_bytes_lie() -> None:
+    for n, weight, mix, distance, model, update, mixed, before, after in read("sums"):
+        for shift in (0, 1, 2):
+            old, new = (
+                memoryview(bytes(shift) + struct.pack(f"<{n}I", *words[:n]))[shift:] for words in (model, update)
+            )
+            total, out = bytearray(struct.pack(f"<{n}Q", *before[:n])), bytearray(4 * n)
+            core.sums_add(new, from_bits(weight), total)
+            core.sums_mix(old, new, from_bits(mix), out)
+            assert list(struct.unpack(f"<{n}Q", total)) == after[:n]
+            assert list(struct.unpack(f"<{n}I", out)) == mixed[:n]
+            assert core.sums_distance(new, old) == from_bits(distance)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("at", [0, 15, 16, 36])
+def test_a_distance_is_finite_only_if_all_values_are(value: float, at: int) -> None:
+    items = [3.4e38, -3.4e38] * 18 + [1.0]
+    base = struct.pack("<37f", *(-x for x in items))
+    assert core.sums_distance(struct.pack("<37f", *items), base) < float("inf")
+    items[at] = value
+    assert not core.sums_distance(struct.pack("<37f", *items), base) < float("inf")
+
+
+def test_sums_over_other_numbers_of_items_are_refused() -> None:
+    for call in (
+        lambda: core.sums_add(bytes(8), 1.0, bytearray(8)),
+        lambda: core.sums_distance(bytes(8), bytes(4)),
+        lambda: core.sums_distance(bytes(7), bytes(7)),
+        lambda: core.sums_mix(bytes(8), bytes(4), 0.5, bytearray(8)),
+        lambda: core.sums_mix(bytes(8), bytes(8), 0.5, bytearray(4)),
+    ):
+        with pytest.raises(CoreError, match=r"sums: [0-9]+ bytes"):
+            call()

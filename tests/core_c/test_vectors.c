@@ -464,6 +464,38 @@ static void fits(void) {
     }
 }
 
+/* Sums ------------------------------------------------------------------------------------------------------------ */
+
+enum { SUMS_MOST = 37 };
+
+static const struct {
+    uint32_t n;
+    uint64_t weight, mix, distance;
+    uint32_t model[SUMS_MOST], update[SUMS_MOST], mixed[SUMS_MOST];
+    uint64_t before[SUMS_MOST], after[SUMS_MOST];
+} SUMS[] = {
+#include "../vectors/sums.inc"
+};
+
+static void sums(void) {
+    for (unsigned i = 0; i < LENGTH(SUMS); i++) {
+        const uint8_t *model = (const uint8_t *)SUMS[i].model, *update = (const uint8_t *)SUMS[i].update;
+        double total[SUMS_MOST];
+        uint32_t out[SUMS_MOST] = { 0 };
+        for (int k = 0; k < SUMS_MOST; k++) {
+            total[k] = real(SUMS[i].before[k]);
+        }
+        pl_sums_add(SUMS[i].n, real(SUMS[i].weight), update, total);
+        pl_sums_mix(SUMS[i].n, real(SUMS[i].mix), model, update, (uint8_t *)out);
+        for (int k = 0; k < SUMS_MOST; k++) {
+            CHECK(word_of(total[k]) == SUMS[i].after[k], "a sum is the replica's, bit for bit", i);
+            CHECK(out[k] == SUMS[i].mixed[k], "a mixed item is the replica's, bit for bit", i);
+        }
+        CHECK(word_of(pl_sums_distance(SUMS[i].n, update, model)) == SUMS[i].distance, "a distance is the replica's",
+              i);
+    }
+}
+
 int main(void) {
     random_words();
     permutations();
@@ -475,5 +507,6 @@ int main(void) {
     sensors();
     frontiers();
     fits();
+    sums();
     return verdict("vectors");
 }

@@ -140,17 +140,18 @@ def test_boards_that_agree_are_not_changed_by_a_bit(samples: list[int], update: 
         assert same or zeros
 
 
-def test_blocks_do_not_show() -> None:
-    manifest = Manifest.build([("w", "float32", (2 * BLOCK + 3,), "parameter")])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_blocks_do_not_show(dtype: str) -> None:
+    manifest = Manifest.build([("w", dtype, (2 * BLOCK + 3,), "parameter")])
     rng = np.random.default_rng(5)
-    parts = [rng.standard_normal(2 * BLOCK + 3).astype("<f4") for _ in range(3)]
+    parts = [rng.standard_normal(2 * BLOCK + 3).astype(dtype) for _ in range(3)]
     reducer = Reducer(manifest)
     reducer.begin(bytes(manifest.nbytes), 60)
     for i, part in enumerate(parts):
         reducer.add(i, 10 * (i + 1), part.tobytes().ljust(manifest.nbytes, b"\0"))
-    got = np.frombuffer(reducer.finish(), "<f4")[: 2 * BLOCK + 3]
+    got = np.frombuffer(reducer.finish(), dtype)[: 2 * BLOCK + 3]
     want = sum(10.0 * (i + 1) * part.astype(np.float64) for i, part in enumerate(parts)) / 60
-    assert got.tolist() == np.asarray(want).astype("<f4").tolist()
+    assert got.tolist() == np.asarray(want).astype(dtype).tolist()
 
 
 def test_a_reducer_is_used_round_after_round() -> None:

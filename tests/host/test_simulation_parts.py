@@ -125,7 +125,7 @@ MARKS = st.lists(
 
 @given(MARKS)
 def test_the_five_parts_are_the_total_and_cover_the_time(marks: list[tuple[int, str, int, bool]]) -> None:
-    account = Account(lambda: (2.0, 7.0))
+    account = Account(lambda at_us, span_us: (2.0, 7.0))
     account.open(100)
     at_us, worked_us = 100, 0
     category = "other"
@@ -143,7 +143,7 @@ def test_the_five_parts_are_the_total_and_cover_the_time(marks: list[tuple[int, 
 
 
 def test_a_meter_that_dies_makes_unknown_what_it_did_not_see() -> None:
-    account = Account(lambda: (1.0, 2.0))
+    account = Account(lambda at_us, span_us: (1.0, 2.0))
     account.open(0)
     account.mark(10, "compute", 1)
     account.mark(20, "wait", 0)

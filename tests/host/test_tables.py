@@ -13,12 +13,15 @@ import pytest
 
 from paceline.errors import DamagedError, SettingsError
 from paceline_host.commands import program
+from paceline_host.figures import figures as figures_of
 from paceline_host.plot_table import draw_table
 from paceline_host.studies.figures import NOT_SEEN, OPEN, SEEN
 from paceline_host.tables.design import METRICS, Table, cells, load_table_file
 from paceline_host.tables.figures import Figures, Spread, change, figures, verdict
 from paceline_host.tables.page import as_csv, as_json, markdown
-from paceline_host.tables.run import read_records, run_cell
+from paceline_host.tables.run import of_run, read_records, run_cell
+
+from .run_folder import Story
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "experiments" / "tables").glob("*.toml"))
@@ -181,6 +184,26 @@ def test_the_files_hold_a_line_for_each_run(tmp_path: Path) -> None:
     assert json.loads(json.dumps(as_json(made, "t")))["rows"][0]["lines"][1]["changes"]["makespan"]["median"] == -55.0
     picture = draw_table(made, tmp_path / "t.png")
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_seconds_and_joules_to_a_loss_are_those_of_the_rounds_up_to_it(tmp_path: Path) -> None:
+    Story().tell(tmp_path / "run")
+    run = figures_of(tmp_path / "run")
+    losses = [one.loss or 0.0 for one in run.rounds]
+    assert losses == sorted(losses, reverse=True)
+    second = run.rounds[1]
+    for target in (second.loss, losses[0] / 1.002):
+        found = of_run(run, target)
+        assert (found["target_s"], found["target_j"]) == (second.end_s, second.joules)
+    for target in (losses[0], losses[0] / 1.0005):  # as good as the same
+        assert of_run(run, target)["target_s"] == run.rounds[0].end_s
+    for target in (losses[2] / 1.002, None):
+        assert of_run(run, target)["target_s"] is of_run(run, target)["target_j"] is None
+
+
+def test_a_loss_that_some_seeds_do_not_reach_has_their_number_beside_it(tmp_path: Path) -> None:
+    page = markdown(made_of(tmp_path, [run_of(5.0, target_s=2.0), run_of(4.0), run_of(7.5, target_s=3.0)]), "t")
+    assert "| 2.50 (2.00 to 3.00) (2 of 3 seeds) |" in page
 
 
 # Runs ---------------------------------------------------------------------------------------------------------------

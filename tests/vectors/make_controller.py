@@ -94,8 +94,8 @@ class Participant:
     capacity: int
     tau: float = 0.0
     eps: float = 0.0
-    held_tau: float = 0.0
-    held_eps: float = 0.0
+    far_tau: float = 0.0
+    far_eps: float = 0.0
     fixed: float = 0.0
     wait_s: float = 0.0
     wait_j: float = 0.0
@@ -128,6 +128,7 @@ class Replica:
     budget: list[int]
     lapsed: list[int] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
+    steps: int = 0
 
     def __post_init__(self) -> None:
         self.lapsed, self.settled = [0] * len(self.budget), [0] * len(self.budget)
@@ -135,17 +136,21 @@ class Replica:
     def smooth(self, old: float, new: float) -> float:
         return self.ema * new + (1.0 - self.ema) * old if old > 0.0 else new
 
-    def lags(self, new: float, old: float) -> bool:
-        within = 1.0 + 3 * self.deadband
-        return old > 0.0 and new > 0.0 and (new > within * old or old > within * new)
+    def follow(self, old: float, far: float, new: float) -> tuple[float, float]:
+        """Return the estimate after a new value, and that value where it was far off."""
+        off = apart(new, old, 1.15)
+        step = off and far > 0.0 and not apart(new, far, 1.15)
+        self.steps += step
+        return (new * 0.5 + far * 0.5 if step else self.smooth(old, new)), (new if off else 0.0)
 
     def believe(self, p: Participant, tau: float, eps: float) -> None:
-        late_tau = self.w_time > 0.0 and self.lags(tau, p.tau)
-        p.flags |= LAGS if late_tau or (self.w_energy > 0.0 and self.lags(eps, p.eps)) else 0
-        p.tau = self.smooth(p.tau, tau)
+        lag = 1.0 + 3 * self.deadband
+        late_tau = self.w_time > 0.0 and apart(tau, p.tau, lag)
+        p.flags |= LAGS if late_tau or (self.w_energy > 0.0 and apart(eps, p.eps, lag)) else 0
+        p.tau, p.far_tau = self.follow(p.tau, p.far_tau, tau)
         p.flags |= REPORTED | NEW_REPORT
         if eps > 0.0:
-            p.eps = self.smooth(p.eps, eps)
+            p.eps, p.far_eps = self.follow(p.eps, p.far_eps, eps)
             p.flags |= NEW_ENERGY
 
     def observe(self, i: int, samples: int, numbers: tuple[float, float, float, float, float]) -> int:
@@ -157,13 +162,15 @@ class Replica:
             return REPORT
         tau, eps = seconds / samples, energy / samples
         eps = eps if math.isfinite(eps) and eps > 0.0 else 0.0
-        held_tau, held_eps, p.held_tau, p.held_eps = p.held_tau, p.held_eps, 0.0, 0.0
-        p.flags &= ~REPORT_HELD
+        held_tau = held_eps = 0.0
+        if p.flags & REPORT_HELD:
+            held_tau, held_eps, p.far_tau, p.far_eps = p.far_tau, p.far_eps, 0.0, 0.0
+            p.flags &= ~REPORT_HELD
         if held_tau > 0.0 and agree(tau, held_tau) and agree(eps, held_eps):
             self.believe(p, held_tau, held_eps if eps > 0.0 else 0.0)
             self.believe(p, tau, eps)
         elif wild(tau, p.tau) or wild(eps, p.eps):
-            p.held_tau, p.held_eps = tau, eps
+            p.far_tau, p.far_eps = tau, eps
             p.flags |= REPORT_HELD
         else:
             self.believe(p, tau, eps)
@@ -238,14 +245,19 @@ class Replica:
         for g in range(len(self.budget)):
             data += struct.pack("<3I", self.budget[g], self.lapsed[g], self.settled[g])
         for p in self.people:
-            data += struct.pack("<7d", p.tau, p.eps, p.held_tau, p.held_eps, p.fixed, p.wait_s, p.wait_j)
+            data += struct.pack("<7d", p.tau, p.eps, p.far_tau, p.far_eps, p.fixed, p.wait_s, p.wait_j)
             data += struct.pack("<6I", p.group, p.minimum, p.capacity, p.share, p.missed, p.flags)
         return zlib.crc32(data)
 
 
+def apart(a: float, b: float, within: float) -> bool:
+    """Return whether both are known and differ by a factor or more."""
+    return a > 0.0 and b > 0.0 and (a >= within * b or b >= within * a)
+
+
 def agree(a: float, b: float) -> bool:
     """Return whether one confirms the other."""
-    return a == 0.0 or b == 0.0 or (a <= 2 * b and b <= 2 * a)
+    return a == 0.0 or b == 0.0 or (a < 2 * b and b < 2 * a)
 
 
 def wild(new: float, old: float) -> bool:
@@ -356,7 +368,7 @@ def main() -> None:
     rng = random.Random(20240607)
     columns = "n, budget, costs[11] (bits), minimum[11], capacity[11], shares[11]"
     write("allocate", columns, allocation_rows(rng))
-    script = Script()
+    script, steps = Script(), 0
     for w_energy, w_time, deadband, groups, budget in (
         (0.0, 0.0, 0.05, [0] * 11, [6000]),
         (0.25, 0.0, 0.05, [0] * 11, [6000]),
@@ -365,6 +377,8 @@ def main() -> None:
     ):
         script.begin(w_energy, w_time, deadband, groups, budget)
         fleet(script, rng, 14)
+        steps += script.replica.steps
+    assert steps > 10, "the scripts must hold steps that are believed at once"
     assert script.differs > 20, "the scripts must hold values on which fused arithmetic differs"
     columns = "op, i, a, b, numbers[5] (bits), status; op: 0 init (i: n, a: groups), 1 observe, 2 remove, 3 restore"
     write("controller", columns + ", 4 limit, 5 budget, 6 allocate", script.steps)

@@ -149,6 +149,7 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
     if arguments.policies is not None:
         values["policies"] = [name.strip() for name in arguments.policies.split(",") if name.strip()]
     values["policies"] = list(values["policies"])
+    values["trace"] = list(values["trace"])
     values["fault"] = [*values["fault"], *(asdict(parse(text)) for text in arguments.fault or ())]
     return settings.load_table(values, Scenario, where="simulate")
 

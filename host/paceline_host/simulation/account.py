@@ -16,7 +16,7 @@ CATEGORIES = ("compute", "wait", "transfer", "wasted", "other")
 VERDICTS = 4  # leases whose verdict may still come
 SOURCE = "modelled"
 
-Watts = Callable[[], tuple[float, float]]  # idle and active, now
+Watts = Callable[[int, int], tuple[float, float]]  # idle and active, from an instant on, for a span
 
 
 class Account:
@@ -50,7 +50,7 @@ class Account:
         if not self._is_open or t_us <= self._at_us:
             return
         span_us, self._at_us = t_us - self._at_us, t_us
-        idle_w, active_w = self._watts()
+        idle_w, active_w = self._watts(t_us - span_us, span_us)
         computing = self._category == "compute"
         energy_uj = round((active_w if computing else idle_w) * span_us)
         self._covered_us += span_us if self.metered else 0

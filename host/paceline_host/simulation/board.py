@@ -70,7 +70,7 @@ class SimulatedBoard:
         self.alive = True
         known = self.model.metered
         me = m.Identity(VERSION, f"simulated-{self.number}", self.number + 1, CHUNK_CEILING, SOURCE, known)
-        self.account = Account(lambda: self.model.watts(self._round))
+        self.account = Account(lambda at_us, span_us: self.model.watts(self._round, at_us, span_us))
         self.account.metered = known
         self._round = 1
         self.machine = m.AgentMachine(me, self._nonce, self._kept)

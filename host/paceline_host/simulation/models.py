@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from paceline_host.closed_form import slice_seconds
 from paceline_host.profile import BoardProfile
 from paceline_host.simulation.draws import around_one, normal
+from paceline_host.simulation.traces import Trace
 
 if TYPE_CHECKING:
     from paceline_host.whatif import Recording
@@ -27,8 +28,8 @@ _STEP_NOISE, _SLICE_NOISE, _DRIFT, _SPREAD = 1, 2, 3, 4  # what a draw is for
 class BoardModel:
     """A board of a profile. Faults change its public fields."""
 
-    __slots__ = ("_drift", "_drifted", "_profile", "batch", "drift_sd", "load", "metered", "noise", "number",
-                 "reference_s", "round_fixed_s", "seed", "slow")  # fmt: skip
+    __slots__ = ("_drift", "_drifted", "_profile", "at_rest", "at_work", "batch", "drift_sd", "load", "metered",
+                 "noise", "number", "reference_s", "round_fixed_s", "seed", "slow")  # fmt: skip
 
     def __init__(
         self, profile: BoardProfile, number: int, seed: int, batch: int, reference_s: float, *,
@@ -41,6 +42,8 @@ class BoardModel:
         self.slow = 1.0  # how many times slower its clock runs
         self.load = 1.0  # how many times slower another load makes it
         self.metered = True
+        self.at_rest: Trace | None = None  # recorded watts in place of the profile's
+        self.at_work: Trace | None = None
         self._drift, self._drifted = 0.0, 0  # as of which round
 
     def seconds(self, round_: int, samples: int) -> float:
@@ -55,11 +58,16 @@ class BoardModel:
             noise *= math.exp(self._drift_at(round_))
         return self.round_fixed_s + plain * noise * self.slow * self.load
 
-    def watts(self, round_: int) -> tuple[float, float]:
-        """Return what it draws while it does not compute, and while it does."""
-        idle, above = self._profile.idle_w, self._profile.active_w - self._profile.idle_w
-        idle += above / self.slow * (1.0 - 1.0 / self.load)
-        return idle, max(idle, self._profile.idle_w + above / self.slow)
+    def watts(self, round_: int, at_us: int = 0, span_us: int = 0) -> tuple[float, float]:
+        """Return what it draws while it does not compute, and while it does; recorded watts: the mean of that span."""
+        at_rest, at_work = self._profile.idle_w, self._profile.active_w
+        if self.at_rest is not None:
+            at_rest = self.at_rest.mean_w(at_us, span_us)
+        if self.at_work is not None:
+            at_work = self.at_work.mean_w(at_us, span_us)
+        above = at_work - at_rest
+        idle = at_rest + above / self.slow * (1.0 - 1.0 / self.load)
+        return idle, max(idle, at_rest + above / self.slow)
 
     def ideal_pace(self) -> float:
         """Return the seconds of a sample as the board is now, without noise and fixed seconds."""
@@ -87,7 +95,7 @@ class RecordedModel(BoardModel):
         plain, _ = self._recording.told(self.number, round_, samples)
         return plain * around_one(self.noise, self.seed, self.number, round_, _SLICE_NOISE) * self.slow * self.load
 
-    def watts(self, round_: int) -> tuple[float, float]:
+    def watts(self, round_: int, at_us: int = 0, span_us: int = 0) -> tuple[float, float]:
         _, active = self._recording.told(self.number, round_, 1)
         idle = self._recording.wait_w.get(self.number, 0.0)
         above = max(0.0, (active or idle) - idle)

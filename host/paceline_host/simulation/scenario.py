@@ -9,6 +9,7 @@ from typing import Annotated
 from paceline.policies import METHODS, policy
 from paceline.settings import Bounds
 from paceline_host.simulation.faults import Fault
+from paceline_host.simulation.traces import Traced
 
 SHARE = 1091  # samples a board and round, where no budget is given: the demo's
 MOST_BOARDS = 1_000_000
@@ -39,6 +40,7 @@ class Scenario:
     patience_s: Annotated[float, Bounds(ge=1, le=3600)] = 30.0
     fault_rate: Annotated[float, Bounds(ge=0, lt=1)] = 0.0  # of a board in a round, at random
     fault: tuple[Fault, ...] = ()
+    trace: tuple[Traced, ...] = ()  # boards of a profile whose watts are recorded ones
 
     def __post_init__(self) -> None:
         for name in self.policies:

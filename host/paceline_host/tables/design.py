@@ -29,6 +29,8 @@ Metric = Literal[
     "compute_cv",
     "forward_cv",
     "slowest",
+    "target_s",
+    "target_j",
     "accuracy",
     "loss",
     "controller",

@@ -21,11 +21,16 @@ HEADS = {  # metric: head of its column, digits
     "compute_cv": ("CV compute %", 1),
     "forward_cv": ("CV forward %", 1),
     "slowest": ("slowest rank, ideal 1", 3),
+    "target_s": ("s to equal's loss", 2),
+    "target_j": ("joules to it", 1),
     "accuracy": ("accuracy %", 2),
     "loss": ("loss", 4),
     "controller": ("controller %", 4),
 }
 CHANGES = ("makespan", "predicted", "joules")  # beside these stands the change against equal
+_UNITS = {
+    "makespan": "s", "predicted": "s", "later": "s", "joules": "J", "waiting": "J", "target_s": "s", "target_j": "J"
+}  # fmt: skip
 FACTS = ("samples", "late", "complete", "joules_are", "loss_is", "data")
 
 
@@ -38,7 +43,8 @@ def markdown(made: Figures, name: str, *, picture: bool = True) -> str:
         f"{', '.join(map(str, table.seeds))}. A figure is the median over seeds, in brackets its range. A change is "
         "against `equal`, of seeds in which both runs held their declared pace; accuracy, loss and closed form need "
         "none. Where there are fewer than all, their number stands beside it. The closed form is the makespan that the "
-        "declared paces alone predict for the shares that were dealt.",
+        "declared paces alone predict for the shares that were dealt. Seconds and joules to equal's loss are those of "
+        "all rounds up to the first that ends with the loss that `equal` has in the end, within a thousandth, or less.",
         "",
     ]  # fmt: skip
     if picture:
@@ -75,11 +81,7 @@ def _limits(one: Expectation) -> str:
 def _unit(one: Expectation) -> str:
     if one.metric in POINTS:
         return "points" if one.against else "%"
-    return (
-        "%"
-        if one.against
-        else {"makespan": "s", "predicted": "s", "later": "s", "joules": "J", "waiting": "J"}.get(one.metric, "")
-    )
+    return "%" if one.against else _UNITS.get(one.metric, "")
 
 
 def _found(one: Expectation, finding: Finding) -> str:
@@ -103,13 +105,17 @@ def _table(row: RowFigures) -> list[str]:
 def _line(line: Line, used: list[str], seeds: int) -> list[str]:
     cells = [f"`{line.policy}`"]
     for metric in used:
-        cells.append(_text(line.figures[metric], HEADS[metric][1]))
+        own = line.figures[metric]
+        cells.append(_text(own, HEADS[metric][1]) + _fewer(own, seeds))
         if metric in CHANGES:
             found = line.changes[metric]
-            fewer = f" ({found.count} of {seeds} seeds)" if found is not None and found.count < seeds else ""
             stated = "" if line.policy == "equal" else "not stated"
-            cells.append(stated if found is None else f"{_text(found, 1, signed=True)} %{fewer}")
+            cells.append(stated if found is None else f"{_text(found, 1, signed=True)} %{_fewer(found, seeds)}")
     return cells
+
+
+def _fewer(value: Spread | None, seeds: int) -> str:
+    return f" ({value.count} of {seeds} seeds)" if value is not None and value.count < seeds else ""
 
 
 def _text(value: Spread | None, digits: int, *, signed: bool = False) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -17,8 +18,10 @@ from paceline.talk import Talk
 from paceline_host.figures import RunFigures
 from paceline_host.simulation.results import Outcome
 from paceline_host.tables.design import METRICS, Cell, as_plain
+from paceline_host.tables.figures import REFERENCE
 
 RECORD = "cell.json"
+TARGET_SLACK = 1.001  # synchronised ranks end with one loss whatever the policy, but for rounding
 Record = dict[str, Any]
 
 
@@ -81,7 +84,9 @@ def _run(
         return None
     if not complete:
         raise RunError(f"{cell.row}, seed {cell.seed}: a run did not finish, see paceline report {home}")
-    return {run.run.policy: of_run(run) for run in load_report(home).runs}
+    runs = load_report(home).runs
+    target = next((run.loss for run in runs if run.run.policy == REFERENCE), None)
+    return {run.run.policy: of_run(run, target) for run in runs}
 
 
 def _simulated(cell: Cell) -> dict[str, Any]:
@@ -94,17 +99,21 @@ def _simulated(cell: Cell) -> dict[str, Any]:
     }
 
 
-def of_run(run: RunFigures) -> Record:
-    """Return what a table needs of a run. Joules that are not known of all boards are unknown."""
+def of_run(run: RunFigures, target: float | None = None) -> Record:
+    """Return what a table needs of a run; `target`: a loss. Joules that are not known of all boards are unknown."""
     joules, ranks = run.joules, run.ranks
     known = joules.complete and joules.parts_j is not None
     waiting_j = joules.parts_j["wait"] if known and joules.parts_j is not None else None
+    within = TARGET_SLACK * target if target is not None else -math.inf
+    there = next((one for one in run.rounds if one.loss is not None and one.loss <= within), None)
     forward_cv, slowest = (ranks.forward_step_cv, ranks.slowest) if ranks is not None else (None, None)
     return {
         "makespan": run.makespan_s, "predicted": run.predicted_s, "later": run.makespan_median_s,
         "joules": joules.total_j if known else None, "waiting": waiting_j,
         "compute_cv": _times(run.compute_cv, 100.0), "forward_cv": _times(forward_cv, 100.0),
-        "slowest": slowest, "accuracy": _times(run.accuracy, 100.0), "loss": run.loss,
+        "slowest": slowest, "target_s": there.end_s if there is not None else None,
+        "target_j": there.joules if there is not None and known else None,
+        "accuracy": _times(run.accuracy, 100.0), "loss": run.loss,
         "controller": _times(run.controller_fraction, 100.0), "samples": run.samples,
         "late": 100.0 * max(run.late.values(), default=0.0), "complete": run.complete and not run.resumed,
         "joules_are": joules.label, "loss_is": run.metric, "data": run.run.data_label,
@@ -118,9 +127,9 @@ def of_outcome(one: Outcome) -> Record:
         "makespan": one.makespan_s, "predicted": None, "later": one.later_s,
         "joules": one.joules if not one.unknown else None,
         "waiting": parts["wait"] if parts is not None else None, "compute_cv": _times(one.later_cv, 100.0),
-        "forward_cv": None, "slowest": None, "accuracy": None, "loss": None, "controller": None,
-        "samples": one.samples, "late": 0.0, "complete": one.state == "finished", "joules_are": "modelled",
-        "loss_is": "", "data": "none: simulated",
+        "forward_cv": None, "slowest": None, "target_s": None, "target_j": None, "accuracy": None, "loss": None,
+        "controller": None, "samples": one.samples, "late": 0.0, "complete": one.state == "finished",
+        "joules_are": "modelled", "loss_is": "", "data": "none: simulated",
     }  # fmt: skip
 
 
