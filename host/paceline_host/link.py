@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -100,7 +101,8 @@ class HostLink:
         self, endpoint: str, keys: KeyPair, boards: Mapping[str, str], say: Callable[[str], None],
         operators: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._say = say
+        self.told: deque[str] = deque(maxlen=64)  # of what it has said: whom it has refused, and why
+        self._words = say
         self._routes: dict[str, bytes] = {}
         self.dropped_frames = 0
         self._is_readable = False
@@ -109,7 +111,7 @@ class HostLink:
         self._most = _room_for_connections()
         self._context = zmq.Context()
         self._context.linger = 0
-        self._zap = _Zap(self._context, peers, say, lives_on=operators is not None)
+        self._zap = _Zap(self._context, peers, self._say, lives_on=operators is not None)
         with ExitStack() as life:  # ends in reverse: our sockets, the context, by that the ZAP thread and its socket
             life.callback(self._zap.join)
             life.callback(self._context.term)
@@ -234,6 +236,11 @@ class HostLink:
     def close(self) -> None:
         """Close all sockets; goodbyes that were sent before get GOODBYE_MS to leave."""
         self._life.close()
+
+    def _say(self, text: str) -> None:
+        """Say why somebody is not let in; the ZAP handler's thread calls this, too."""
+        self.told.append(text)
+        self._words(text)
 
     def _events(self) -> int:
         events = self._socket.getsockopt(zmq.EVENTS)

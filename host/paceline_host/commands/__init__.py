@@ -21,6 +21,7 @@ from paceline_host.commands import (
     report,
     run,
     simulate,
+    top,
     verify,
 )
 
@@ -35,7 +36,7 @@ def program() -> Program:
     )
     for add in (
         run.add, run.add_resume, verify.add, report.add_runs, report.add_report, look.add, host.add, operate.add,
-        data.add, doctor.add, experiments.add, simulate.add, bench.add, keys.add, boards.add, config.add,
+        top.add, data.add, doctor.add, experiments.add, simulate.add, bench.add, keys.add, boards.add, config.add,
         add_completion,
     ):  # fmt: skip
         add(made)
