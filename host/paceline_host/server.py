@@ -22,6 +22,7 @@ from paceline.session import State
 from paceline.talk import Talk
 from paceline.wire import Bye, Message, Ping, Pong, Reject
 from paceline_host import machine as m
+from paceline_host.clocks import clock_fault
 from paceline_host.ddp.steps import KeepState, Tell, Told
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import Arrival, HostLink
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 READY_FOR_A_RUN = (State.IDLE, State.LOADING, State.READY)
 PART_S = 1.0  # in which boards hang up after a goodbye
+CLOCK_HINT = "one of the two dates its log wrong, nothing else; set it: timedatectl set-ntp true"
 VIEW_S = 0.25  # how often the progress view is renewed, and the fleet's processes are looked at
 
 
@@ -57,6 +59,7 @@ class Presence:
     since_s: float
     why: str = ""
     version: str = ""  # of its agent
+    clock_off_s: float | None = None  # its wall clock against this machine's when it came; None: it has not told
 
 
 _ROWS = (m.StoreSlices, m.StoreResult, m.StoreEnergy, m.FinishRound)  # most of what is for the store
@@ -275,6 +278,10 @@ class Server:
                     self.expel(name, "session", "the host begins another run; greet it anew")
                 else:
                     self._connected(name)
+            run = self._run
+            for name in run.index.keys() & self.presence.keys():
+                if text := clock_fault(self.presence[name].clock_off_s):
+                    run.jobs.append(Job(m.Note("warning", f"{name}: {text}", run.index[name]), run.now_s))
             for name, how in self._departed.items():
                 self._gone(name, how, for_good=True)
 
@@ -326,7 +333,11 @@ class Server:
         if heard.answer is not None:
             self._link.send_to(arrival.route, heard.answer)
         if heard.opened:
-            self.presence[board] = Presence(True, time.monotonic(), version=self._peers.hello(board).agent_version)
+            hello = self._peers.hello(board)
+            off_s = hello.clock_s - time.time() if hello.clock_s else None
+            self.presence[board] = Presence(True, time.monotonic(), "", hello.agent_version, off_s)
+            if text := clock_fault(off_s):
+                self._warn(board, f"{board}: {text}; {CLOCK_HINT}")
             self._connected(board)
         if heard.message is not None and run is not None and board in run.index:
             self._step(m.Said(run.index[board], heard.message, len(arrival.payload)), arrival)

@@ -14,6 +14,7 @@ from paceline.session import State
 from paceline.talk import shown
 from paceline_host import machine as m
 from paceline_host.boards import GroupWait, StepWait
+from paceline_host.clocks import clock_fault, span
 from paceline_host.muster import Muster
 from paceline_host.server import Presence
 
@@ -81,7 +82,9 @@ def board_rows(
             row = _busy_row(machine, in_run[name], now_s)
         if machine is not None and name in in_run:
             row |= _figures(machine, in_run[name])
-        rows.append({**row, "version": seen.version} if seen is not None and seen.version else row)
+        if seen is not None and seen.version:
+            row |= {"version": seen.version, "clock_off_s": seen.clock_off_s}
+        rows.append(row)
     return rows
 
 
@@ -240,6 +243,8 @@ def _lines(status: Row, clock_s: float) -> Iterator[str]:
     width = max((len(board["name"]) for board in boards), default=0)
     for board in boards:
         yield f"         {board['name']:<{width}}  {board['state']:<9}  {board['doing']}{when(board, clock_s)}"
+        if fault := clock_fault(board.get("clock_off_s")):
+            yield f"         {'':<{width}}  {fault}"
     for script in status.get("scripts", ()):
         shares = ", ".join(str(share) for share in script["shares"])
         yield (
@@ -266,13 +271,3 @@ def when(wait: Row, clock_s: float) -> str:
 def _clock(second_of_day: float) -> str:
     second = int(second_of_day) % 86_400
     return f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
-
-
-def span(seconds: float) -> str:
-    """Return a time for people: 4.2 s, 31 min, 5 h 10 min."""
-    if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = int(seconds) // 60
-    if minutes < 100:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes < 2880 else f"{minutes // 1440} days"

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from paceline.talk import shown
+from paceline_host.clocks import clock_fault, span
 from paceline_host.progress import BAR, quantity
-from paceline_host.status import span, when
+from paceline_host.status import when
 
 Row = dict[str, Any]
 
@@ -119,7 +120,8 @@ def _cells(row: Row, columns: Sequence[tuple[str, int, Callable[[Row], str]]]) -
 def _doing(row: Row) -> str:
     state = "" if row["state"] in ("", "connected") else f"{row['state']}: "
     since = f", {span(row['since_s'])}" if row.get("since_s") is not None else ""
-    return f"{state}{row['doing']}{since}"
+    fault = clock_fault(row.get("clock_off_s"))
+    return f"{state}{row['doing']}{since}" + (f"; {fault}" if fault else "")
 
 
 def _event(event: Row, clock_s: float) -> str:

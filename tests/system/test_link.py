@@ -354,7 +354,7 @@ def serve(host: HostEnd) -> Peers:
 
 def hello(nonce: int) -> bytes:
     """Return the header of a HELLO."""
-    return wire.encode(Hello(nonce, 1, 1, "0.1.0", f"machine-{nonce}", 1 << 20, nonce, "", 0, 0))
+    return wire.encode(Hello(nonce, 2, 2, "0.1.0", f"machine-{nonce}", 1 << 20, nonce, "", 0, 0))
 
 
 def test_malformed_headers_are_dropped_and_counted_and_the_host_lives_on(host: HostEnd, connect: Connect) -> None:
