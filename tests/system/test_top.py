@@ -12,6 +12,7 @@ import signal
 import subprocess
 import termios
 import time
+from pathlib import Path
 
 import pytest
 
@@ -34,24 +35,35 @@ def read_until(terminal: int, *texts: str) -> str:
     return said
 
 
-def test_top_shows_a_daemon_and_a_journal_and_leaves_the_terminal_as_it_was(daemon: Daemon) -> None:
-    daemon.make_board("a")
-    daemon.make_board("b")
+def test_top_shows_a_daemon_and_a_journal_and_leaves_the_terminal_as_it_was(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "broken"):
+        daemon.make_board(name)
     daemon.make_board("unknown", admitted=False)
     host = daemon.start()
     daemon.agent("a")
     daemon.agent("b", speed=0.5)
+    with monkeypatch.context() as planted:
+        planted.setenv("PYTHONPATH", str(Path(__file__).parent / "planted"))
+        planted.setenv("PACELINE_PLANTED", "dying")
+        broken = daemon.agent("broken")
     ticket = daemon.submit("watched", {**LONG, "rounds": 4000})
     until("work", lambda: daemon.is_active(ticket, 2))
     assert daemon.agent("unknown").ends() == 5
 
+    given_up = "3 times in a row, so not started again in this run"
+    assert given_up in broken.says(given_up), "the board's own log says so, too"
+
     page = daemon.ask("top", "--once").out
     assert f"{ticket}, equal: " in page
     assert re.search(r"^a +\d+/100 +[\d.]+ \w*s +\d+\.\d\d +[\d.]+ ", page, re.MULTILINE), page
+    assert f"failed: broken: trainer-gone: the trainer ended with status 3; {given_up}" in page
+    assert re.search("^broken .*gets no more work in this run, after failures", page, re.MULTILINE), page
     assert "warning: refused an unknown key from 127.0.0.1" in page
     told = json.loads(daemon.ask("top", "--once", "--json").out)
     assert {event["kind"] for event in told["events"]} >= {"begins", "warning"}
-    assert {row["name"]: row["share"] for row in told["boards"]} == {"a": 100, "b": 100}
+    assert {row["name"]: row["share"] for row in told["boards"]} == {"a": 100, "b": 100, "broken": 0}
 
     run = daemon.home / "runs" / ticket
     lines = daemon.bench.start("lines", "paceline", "top", run, "--interval", "0.2", "--json")
@@ -60,7 +72,7 @@ def test_top_shows_a_daemon_and_a_journal_and_leaves_the_terminal_as_it_was(daem
     assert lines.ends() == 130, lines.err
     with daemon.ledger(f"{ticket}/equal") as ledger:
         assert any("refused an unknown key" in event.detail for event in ledger.events("warning")), "a refusal is kept"
-    assert {row["name"] for row in json.loads(lines.out.splitlines()[0])["boards"]} == {"a", "b"}
+    assert {row["name"] for row in json.loads(lines.out.splitlines()[0])["boards"]} == {"a", "b", "broken"}
 
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
