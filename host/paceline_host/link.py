@@ -126,8 +126,9 @@ class HostLink:
                 | zmq.EVENT_DISCONNECTED
             )
             life.callback(self._watch.close, linger=0)
-            life.callback(self._socket.disable_monitor)
+            life.callback(self._watch_no_more)
             self._last_complaint_s = -60.0
+            self._is_starved = False  # there were no descriptors for a connection
             self._left = 0  # connections that have ended
             self._connections: set[int] = set()  # their descriptors, those of strangers with them
             self._last_full_s = -FULL_S
@@ -247,6 +248,17 @@ class HostLink:
         assert isinstance(events, int)
         return events
 
+    def _watch_no_more(self) -> None:
+        """End the monitor. Without descriptors libzmq's thread reports failed connections without end, and stands in a
+        full pipe when nobody reads, with the lock that this end needs: so it first listens no more, and all is read.
+        """
+        if self._is_starved:
+            self._socket.unbind(self.endpoint)
+            end_s = time.monotonic() + 1.0
+            while self._watch.poll(50) and time.monotonic() < end_s:
+                self._watch.recv_multipart()
+        self._socket.disable_monitor()
+
     def _new_socket(self, keys: KeyPair) -> Socket:
         return _router(self._context, keys)
 
@@ -265,6 +277,7 @@ class HostLink:
                     self._left += 1
                     self._connections.discard(value)
                     continue
+                self._is_starved |= event == zmq.EVENT_ACCEPT_FAILED
                 if time.monotonic() - self._last_complaint_s < 5.0:
                     continue
                 self._last_complaint_s = time.monotonic()
