@@ -24,7 +24,8 @@ def daemon(bench: Bench) -> Daemon:
 
 def with_hosts(bench: Bench, hosts: Path, *argv: str | Path) -> Program:
     """Start a program that sees this file as /etc/hosts; skip where nobody may have a mount of his own."""
-    unshare = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else []), "sh", "-c", OWN_HOSTS, "sh", hosts]
+    as_root = ["--map-root-user"] if os.getuid() else []
+    unshare: list[str | Path] = ["unshare", "--mount", *as_root, "sh", "-c", OWN_HOSTS, "sh", hosts]
     tried = subprocess.run([*unshare, "true"], check=False, capture_output=True)
     if tried.returncode:
         pytest.skip(f"cannot have a mount namespace: {tried.stderr.decode().strip()}")
