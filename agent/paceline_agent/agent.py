@@ -90,7 +90,7 @@ class Agent:
             life.callback(self._shelf.close)
             left = self._shelf.load(self._trainer.update_path)
             sessions = itertools.count((1 + secrets.randbelow((1 << LIFE_BITS) - 1)) << LIFE_BITS)
-            self._machine = m.AgentMachine(identity, lambda: next(sessions), left)
+            self._machine = m.AgentMachine(identity, lambda: next(sessions), left, lambda: int(time.time()))
             rhythm = f", {self._joules.rhythm}" if self._joules.rhythm else ""
             self._talk(f"connecting to {self._config.host.endpoint}; meter: {self._joules.source}{rhythm}")
             self._do(self._machine.restart(_now_s()))
@@ -200,7 +200,7 @@ class Agent:
         if why:
             self._trainer.close()
         self._joules.activity(_now_us(), False)
-        self._talk.warning(how, event="trainer")
+        self._talk.warning(f"{how}{self._machine.if_trainer_ends}", event="trainer")
         self._step(m.TrainerGone(how))
 
     def _mind_the_meter(self) -> None:

@@ -182,7 +182,10 @@ class AgentLink:
                     self.trouble = self.trouble or f"nothing listens at {self._endpoint}"
                 elif self._shaking:  # closed in mid-handshake
                     self._shaking, self.wrong_key = False, not self.proven
-                    self.trouble = "the handshake was not finished; the host may stand still" if self.proven else (
+                    self.trouble = (
+                        "the handshake was not finished: the host stands still, or has another key than the one "
+                        f"that is pinned here, fingerprint {fingerprint(self._host_key)}"
+                    ) if self.proven else (
                         "the host ended the CURVE handshake: host_public_key in agent.toml is probably not that host's "
                         f"key (configured: fingerprint {fingerprint(self._host_key)})"
                     )  # fmt: skip

@@ -137,9 +137,13 @@ class Identity:
 class AgentMachine:
     """One board's protocol. Call `restart` for the opening actions of each connection, then `step` for every event."""
 
-    def __init__(self, identity: Identity, new_nonce: Callable[[], int], kept: Kept | None = None) -> None:
+    def __init__(
+        self, identity: Identity, new_nonce: Callable[[], int], kept: Kept | None = None,
+        clock_s: Callable[[], int] = lambda: 0,
+    ) -> None:  # fmt: skip
+        """`clock_s`: the wall clock, for HELLO alone."""
         self._identity = identity
-        self._new_nonce = new_nonce
+        self._new_nonce, self._clock_s = new_nonce, clock_s
         self._host_epoch = 0
         self._load: Load | None = None
         self._ready: TrainerReady | None = None
@@ -174,8 +178,10 @@ class AgentMachine:
         self._ready, self._base, self._energy = None, "", None
         self._rate_in, self._rate_out = Rate(), Rate()
         holds = (kept.run, kept.round, kept.slice) if kept is not None else ("", 0, 0)
-        nonce = self._session.nonce
-        self._say(Hello(nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid, *holds), now_s)
+        nonce, clock_s = self._session.nonce, max(0, self._clock_s())
+        self._say(
+            Hello(nonce, PROTOCOL, PROTOCOL, me.version, me.machine, me.chunk_max, me.pid, *holds, clock_s), now_s
+        )
         return self._out
 
     def step(self, event: Event, now_s: float) -> list[Action]:
@@ -193,6 +199,17 @@ class AgentMachine:
     def state(self) -> State:
         """Where the session stands."""
         return self._session.state
+
+    @property
+    def if_trainer_ends(self) -> str:
+        """What is to be added to why, should the trainer end now; "": it would be started again."""
+        if not self._is_trainer_wanted or self._trainer_lives > 1:
+            return ""
+        return f"; {TRAINER_LIVES} times in a row, so not started again in this run"
+
+    @property
+    def _is_trainer_wanted(self) -> bool:
+        return self._load is not None and self._session.state not in (State.GREETING, State.IDLE, State.CLOSED)
 
     def bye(self, reason: str, now_s: float) -> bytes | None:
         """Return a goodbye, or None where no session would hear it."""
@@ -390,15 +407,14 @@ class AgentMachine:
 
     def _trainer_gone(self, event: TrainerGone, now_s: float) -> None:
         self._stopping = 0
-        if self._load is None or self._session.state in (State.GREETING, State.IDLE, State.CLOSED):
+        if not self._is_trainer_wanted:
             return
-        self._trainer_lives -= 1
-        last = "" if self._trainer_lives > 0 else f"; {TRAINER_LIVES} times in a row, so not started again in this run"
+        last, self._trainer_lives = self.if_trainer_ends, self._trainer_lives - 1
         self._say(Failed(self._session.nonce, 0, "trainer-gone", clip(event.detail + last)), now_s)
         if self._assign is not None:
             self._forget_work(now_s, stop=False)
         self._ready, self._base = None, ""
-        if self._trainer_lives > 0:
+        if self._trainer_lives > 0 and self._load is not None:
             self._out.append(StartTrainer(self._load))
 
     def _base_ready(self, event: BaseReady, now_s: float) -> None:

@@ -22,7 +22,8 @@ import msgpack
 from paceline.errors import LocalProtocolError, RemoteProtocolError
 from paceline.quick import quicken, together
 
-PROTOCOL = 1  # raised when an old peer could misunderstand a new one
+PROTOCOL = 2  # raised with whatever is said otherwise than before
+OLDEST = PROTOCOL - 1  # that a host works with: boards are upgraded after it, one by one
 HEADER_BYTES = 4096  # a cap on what is decoded: a megabyte of empty maps would become a million dicts
 CHUNK_FLOOR = 1 << 15
 INLINE_BYTES = CHUNK_FLOOR  # a model that goes with ASSIGN, its update with RESULT or DELIVERY: no peer takes less
@@ -55,6 +56,7 @@ class Hello(Message):
     """First message of a session. `machine` tells two boards apart that share one key file.
 
     `kept_run`, `kept_round`, `kept_slice`: the finished result that no host has answered yet ("" and 0: there is none).
+    `clock_s`: the board's wall clock, for a person to be told that it is wrong; 0: from protocol 1, which has no such.
     """
 
     kind = "hello"
@@ -67,6 +69,7 @@ class Hello(Message):
     kept_run: str
     kept_round: int
     kept_slice: int
+    clock_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -399,6 +402,13 @@ FROM_HOST: tuple[type[Message], ...] = (
     Welcome, Reject, Load, Begin, Assign, Chunk, Tensor, Credit, Pong, Cancel, Answer, RoundClosed, End, Bye,
 )  # fmt: skip
 
+# What HELLO says in every protocol, and REJECT as it is: so two that have none in common can still say that.
+SHARED = ("kind", "session", "proto_min", "proto_max", "agent_version")
+_NO_HELLO = {
+    "kind": "hello", "session": 0, "proto_min": 0, "proto_max": 0, "agent_version": "", "machine": "", "chunk_max": 0,
+    "pid": 0, "kept_run": "", "kept_round": 0, "kept_slice": 0, "clock_s": 0,
+}  # fmt: skip
+
 # Field checks -------------------------------------------------------------------------------------------------------
 
 _LONG_TEXT = {"options": OPTIONS_BYTES}
@@ -533,6 +543,8 @@ def decode(header: bytes | memoryview, allowed: tuple[type[Message], ...]) -> Me
     form = _FORMS.get(kind) if type(kind) is str else None
     if form is None or form.cls not in allowed:
         raise RemoteProtocolError(f"unexpected message kind {kind!r:.40}")
+    if form.cls is Hello and (len(content) != len(form.names) or form.wrong(content)):
+        content = _own_words(content)
     if len(content) != len(form.names):
         raise RemoteProtocolError(f"{kind} has {len(content) - 1} fields, expected {len(form.names) - 1}")
     try:
@@ -547,6 +559,22 @@ def decode(header: bytes | memoryview, allowed: tuple[type[Message], ...]) -> Me
     if form.has_lists:
         values = tuple([_tuples(value) if type(value) is list else value for value in values])
     return form.cls(*values)
+
+
+def _own_words(hello: dict[str, Any]) -> dict[str, Any]:
+    """Return a HELLO that is none of this protocol as this one would say it, as far as another one is meant.
+
+    Of an older one that a host works with, what it lacks has its default. Of one that also speaks this, what is new is
+    passed over. Of any other only what every protocol says counts, so that its refusal can be told: SHARED.
+    """
+    low, high = hello.get("proto_min"), hello.get("proto_max")
+    if type(low) is not int or type(high) is not int or low == PROTOCOL == high:
+        return hello
+    if high < OLDEST or low > PROTOCOL:
+        return {**_NO_HELLO, **{name: hello[name] for name in SHARED if name in hello}}
+    if high < PROTOCOL:
+        return {"clock_s": 0, **hello}
+    return {name: hello[name] for name in _NO_HELLO if name in hello}
 
 
 def _tuples(value: list[Any]) -> tuple[Any, ...]:

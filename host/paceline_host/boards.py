@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from paceline.session import Session
 from paceline.transfer import Rate, Receiver, Sender
-from paceline.wire import CHUNK_CEILING, Answer, Commit, Ready, Result, RoundClosed
+from paceline.wire import CHUNK_CEILING, Answer, Commit, Energy, Ready, Result, RoundClosed
 from paceline_host.regimes import Slice
 from paceline_host.steps import Part
 
@@ -72,7 +72,8 @@ class Board:
     barred: bool = False
     departed: bool = False  # its process is known to be no more
     begun: bool = False
-    windows: set[int] = field(default_factory=set)  # of energy; each life of its agent opens one
+    windows: dict[int, Energy] = field(default_factory=dict)  # the last word on each; an agent opens one in each life
+    power_w: float | None = None  # over the time between the last two words on a window
     energies_owed: int = 0  # ROUND_CLOSED and END that were not answered with ENERGY yet
     held: list[tuple[Answer | RoundClosed, float]] = field(default_factory=list)  # what is still to be said, since when
     energy_per_sample_j: float | None = None
@@ -84,6 +85,21 @@ class Board:
         return self.session is not None and self.ready is not None and not self.barred
 
     @property
+    def energy_j(self) -> float | None:
+        """What it has drawn in the run so far, as of its last word; None: not known for all of it, or not yet."""
+        totals = [energy.total_uj for energy in self.windows.values()]
+        known = [total for total in totals if total is not None]
+        return sum(known) * 1e-6 if known and len(known) == len(totals) else None
+
+    def account(self, energy: Energy) -> None:
+        """Take note of the last word on a window."""
+        before = self.windows.get(energy.window)
+        self.windows[energy.window] = energy
+        self.power_w = mean_w(
+            (before.total_uj, before.span_us) if before is not None else (0, 0), (energy.total_uj, energy.span_us)
+        )
+
+    @property
     def loads(self) -> bool:
         """Is here, and its trainer loads model and data."""
         return self.session is not None and self.ready is None and not self.barred
@@ -92,6 +108,14 @@ class Board:
     def hopeless(self) -> bool:
         """Will not be given work again, as far as is known."""
         return self.barred or self.departed
+
+
+def mean_w(before: tuple[int | None, int], now: tuple[int | None, int]) -> float | None:
+    """Return the mean power between two (microjoules, microseconds) of one window; None: unknown."""
+    (then_uj, then_us), (now_uj, now_us) = before, now
+    if then_uj is None or now_uj is None or now_us <= then_us:
+        return None
+    return (now_uj - then_uj) / (now_us - then_us)
 
 
 def part_of(result: Result) -> Part:

@@ -234,11 +234,11 @@ class Comparison:
             names.append(policy.name)
         return names
 
-    def stop(self, reason: str) -> None:
-        """End the present run, and begin no other."""
+    def stop(self, reason: str, *, after_round: bool = False) -> None:
+        """End the present run, now or when its round is over, and begin no other."""
         self._stopping = reason
         if self._server is not None:
-            self._server.stop(reason)
+            self._server.stop(reason, after_round=after_round)
 
     def check(self, folder: Path, boards: Mapping[str, str]) -> None:
         """Refuse to go on with runs below `folder` that were begun otherwise; cheap, before any board is started.

@@ -21,6 +21,7 @@ from paceline.keys import fingerprint
 from paceline.notify import notify
 from paceline.talk import Talk
 from paceline.version import VERSION
+from paceline.wire import clip
 from paceline_host import desk, status, tickets
 from paceline_host import operator_wire as w
 from paceline_host.desk import Caller, Desk
@@ -70,10 +71,11 @@ class Daemon:
         self._desk = Desk(lambda name: tickets.find(self._runs_dir, name))
         self._scripts = Scripts()
         self._signals: list[int] = []
+        self._interrupted = False  # the active ticket's work has ended, and goes on at the next start
         self._beat_s = self._looked_s = 0.0
 
     def run(self) -> int:
-        """Serve until SIGTERM (exit status 0) or Ctrl-C (130); a second one ends it on the spot.
+        """Serve until SIGTERM or drained (exit status 0), or Ctrl-C (130); a second signal ends it on the spot.
 
         Raises PacelineError when it cannot begin, or cannot go on.
         """
@@ -104,11 +106,11 @@ class Daemon:
                 f"runs in {self._runs_dir}"
             )
             notify("READY=1")
-            while not self._signals:
+            while not self._signals and not self._is_drained():
                 self._turn()
             notify("STOPPING=1")
             self._end()
-        return 0 if self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
+        return 0 if not self._signals or self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
 
     # The loop -------------------------------------------------------------------------------------------------------
 
@@ -131,7 +133,7 @@ class Daemon:
         if not self._signals:
             self._do(self._desk.begin())
         if self._desk.active is not None and self._desk.active is not before:
-            self._talk(f"{self._desk.active.name}, submitted by {self._desk.active.by}, begins")
+            self._tell("begins", f"{self._desk.active.name}, submitted by {self._desk.active.by}, begins")
             self._worker.give(self._desk.active)
         self._worker.watched = self._desk.is_watched
 
@@ -150,11 +152,15 @@ class Daemon:
         elif isinstance(event, Admitted):
             self._renew(event)
         elif isinstance(event, Over):
-            interrupted = self._signals and not event.ok and not self._desk.stopping
-            if not interrupted:  # else it stays active on disk, and is taken up at the next start
+            ending = bool(self._signals or self._desk.draining)
+            self._interrupted = ending and not event.ok and not self._desk.stopping
+            if not self._interrupted:  # else it stays active on disk
                 how = "is finished" if event.ok else f"ended: {self._desk.stopping or event.reason}"
-                self._talk(f"{event.ticket.name} {how}")
+                self._tell("ended", f"{event.ticket.name} {how}")
                 self._do(self._desk.over(event.ok, event.reason, event.document))
+
+    def _is_drained(self) -> bool:
+        return bool(self._desk.draining) and (self._desk.active is None or self._interrupted)
 
     def _end(self) -> None:
         """End the active run in order, tell who watches."""
@@ -208,6 +214,8 @@ class Daemon:
         if getattr(message, "proto", 0) != w.PROTOCOL:
             text = f"this host (paceline {VERSION}) speaks operator protocol {w.PROTOCOL}; use its version of paceline"
             self._do([desk.Say(caller, w.Refused(request, 6, document={"errors": [text]}))])
+        elif isinstance(message, w.Submit | w.Resume) and self._desk.draining:
+            self._do([self._desk.refuse(caller, request)])
         elif isinstance(message, w.Submit | w.Runs):
             self._clerk.give(caller, message)
         elif isinstance(message, w.Status):
@@ -220,6 +228,11 @@ class Daemon:
             self._do([desk.Say(caller, self._scripts.answer(caller.name, message, time.monotonic()))])
         elif isinstance(message, w.Stop):
             self._do(self._desk.stop(caller, request, message.ticket))
+        elif isinstance(message, w.Drain):
+            self._do(self._desk.drain(caller, request))
+            self._tell(
+                "drain", f"{self._desk.draining}: nothing is admitted any more; ends when the open round is over"
+            )
         elif isinstance(message, w.Resume):
             self._do(self._desk.resume(caller, request, message.ticket))
         elif isinstance(message, w.Watch):
@@ -237,14 +250,21 @@ class Daemon:
                 self._say(action.to, action.message)
             elif isinstance(action, desk.End):
                 assert self._desk.active is not None
-                self._worker.stop(self._desk.active, action.reason)
+                self._worker.stop(self._desk.active, action.reason, after_round=action.after_round)
             else:
                 try:
                     tickets.save(self._runs_dir, action.ticket)
                 except StorageError as error:
                     self._talk.error(str(error))
 
+    def _tell(self, kind: str, text: str) -> None:
+        self._talk(text)
+        self._server.recent.add(kind, text, time.monotonic())
+
     def _say(self, caller: Caller, message: w.Message) -> None:
+        if isinstance(message, w.Refused):
+            why = "; ".join(map(str, message.document.get("errors", [])))
+            self._server.recent.add("refused", f"{caller.name} was refused: {clip(why)}", time.monotonic())
         try:
             header, payload = w.encode(message)
         except LocalProtocolError as error:
@@ -280,7 +300,7 @@ class Daemon:
             "host": {
                 "endpoint": self._link.endpoint, "version": VERSION, "pid": os.getpid(), "fingerprint": self._key,
                 "up_s": round(now_s - self._began_s, 3), "boards": str(Path(self._config.keys) / "boards"),
-                "runs_dir": str(self._runs_dir),
+                "runs_dir": str(self._runs_dir), "draining": self._desk.draining,
             },
             "active": None if active is None else {
                 "ticket": active.name, "by": active.by, "submitted": active.submitted,
@@ -288,6 +308,7 @@ class Daemon:
             },
             "queue": [{"ticket": t.name, "by": t.by, "submitted": t.submitted} for t in self._desk.queue],
             **looked,
+            "events": self._server.recent.rows(now_s),
             "scripts": self._scripts.rows(now_s),
             "pending": [
                 {
@@ -338,4 +359,4 @@ class Daemon:
             ("admitted", come), ("withdrawn", left), ("operators admitted", hired), ("operators withdrawn", dismissed)
         ):  # fmt: skip
             if names:
-                self._talk(f"{what}: {', '.join(names)}")
+                self._tell("keys", f"{what}: {', '.join(names)}")

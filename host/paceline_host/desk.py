@@ -40,9 +40,10 @@ class Keep:
 
 @dataclass(frozen=True)
 class End:
-    """Stop the active ticket's run."""
+    """Stop the active ticket's run, or `after_round`, when its round is over."""
 
     reason: str
+    after_round: bool = False
 
 
 Action = Say | Keep | End
@@ -58,6 +59,8 @@ class Desk:
         self.queue: list[Ticket] = []
         self.active: Ticket | None = None
         self.stopping = ""  # why the active one is being stopped
+        self.draining = ""  # why nothing is admitted or begun any more: the host ends after the active one's round
+        self._drainers: list[tuple[Caller, int]] = []
         self._watchers: dict[tuple[Caller, int], str] = {}
 
     def recover(self, left: Sequence[Ticket], *, resume: bool) -> Iterator[Action]:
@@ -106,6 +109,23 @@ class Desk:
             yield Keep(again)
             yield from self.submit(caller, request, again)
 
+    def drain(self, caller: Caller, request: int) -> Iterator[Action]:
+        """Admit and begin nothing any more; the active ticket's run ends after its round, and goes on at a next start.
+
+        The caller is told when the host ends.
+        """
+        self._drainers.append((caller, request))
+        if not self.draining:
+            self.draining = f"drained by {caller.name}"
+            if self.active is not None and not self.stopping:
+                yield End(self.draining, after_round=True)
+        yield Say(caller, w.News(request, self.active.name if self.active is not None else ""))
+
+    def refuse(self, caller: Caller, request: int) -> Action:
+        """Refuse what would be queued while the host is drained."""
+        text = f"this host takes no experiment any more ({self.draining}); submit it when it has been started again"
+        return Say(caller, w.Refused(request, 9, document={"errors": [text]}))
+
     def watch(self, caller: Caller, request: int, name: str) -> Iterator[Action]:
         """Tell a caller how a ticket goes, from now on until it ends."""
         waiting = [*([self.active] if self.active else []), *self.queue]
@@ -123,16 +143,18 @@ class Desk:
     def unwatch(self, caller: Caller, request: int) -> None:
         """No more of it."""
         self._watchers.pop((caller, request), None)
+        self._drainers = [each for each in self._drainers if each != (caller, request)]
 
     def lose(self, gone: Callable[[Caller], bool]) -> None:
         """Forget what callers watch who are gone."""
         self._watchers = {watch: name for watch, name in self._watchers.items() if not gone(watch[0])}
+        self._drainers = [each for each in self._drainers if not gone(each[0])]
 
     # What becomes of runs -------------------------------------------------------------------------------------------
 
     def begin(self) -> Iterator[Action]:
-        """Make the next ticket active, when there is one and none is active."""
-        if self.active is None and self.queue:
+        """Make the next ticket active, when there is one and none is active, unless the host is being drained."""
+        if self.active is None and self.queue and not self.draining:
             self.active, self.stopping = replace(self.queue.pop(0), state="active"), ""
             yield Keep(self.active)
             yield from self.beat()
@@ -151,6 +173,8 @@ class Desk:
         """The host ends: tickets stay as they are on disk, to be taken up again; who watches is told."""
         for ticket in [*([self.active] if self.active else []), *self.queue]:
             yield from self._end_watches(replace(ticket, state="failed", reason=HOST_ENDS), {})
+        for caller, request in self._drainers:
+            yield Say(caller, w.Ended(request, "", True, clip(self.draining)))
 
     def news(self, document: w.Document) -> Iterator[Action]:
         """Something happened in the active ticket's runs."""
@@ -164,6 +188,8 @@ class Desk:
             for (caller, request), name in self._watchers.items():
                 if name == ticket.name:
                     yield Say(caller, w.News(request, name, document=self._place(ticket)))
+        for caller, request in self._drainers:
+            yield Say(caller, w.News(request, self.active.name if self.active is not None else ""))
 
     @property
     def is_watched(self) -> bool:

@@ -65,18 +65,7 @@ def details(folder: Path) -> Details:
         boards, contributions = ledger.boards(), ledger.contributions()
         energy, events = ledger.energy(), ledger.events()
         owed = owing(energy, contributions, ledger.rounds(), events)
-    names = {board.board: board.name for board in boards}
-    happenings = [
-        Happening(event.at_s, event.kind, _said(event.detail), event.round, _name(names, event.board))
-        for event in events
-        if event.kind not in (WAITS, IDLE, PACES)
-    ]
-    happenings += [
-        Happening(row.at_s, row.verdict, f"slice {row.slice} not counted: {row.reason or row.verdict}",
-                  row.round, _name(names, row.board))
-        for row in contributions
-        if row.verdict != "accepted"
-    ]  # fmt: skip
+        told = happenings(ledger)
     rows: dict[int, list[Contribution]] = defaultdict(list)
     for row in contributions:
         rows[row.board].append(row)
@@ -88,8 +77,25 @@ def details(folder: Path) -> Details:
             _board(board, rows[board.board], list(splits[board.board].values()), board.board in owed)
             for board in boards
         ),
-        tuple(sorted(happenings, key=lambda one: one.at_s)),
+        tuple(told),
     )
+
+
+def happenings(ledger: Ledger) -> list[Happening]:
+    """Return what happened in a run, with reasons, in order of time."""
+    names = {board.board: board.name for board in ledger.boards()}
+    found = [
+        Happening(event.at_s, event.kind, _said(event.detail), event.round, _name(names, event.board))
+        for event in ledger.events()
+        if event.kind not in (WAITS, IDLE, PACES)
+    ]
+    found += [
+        Happening(row.at_s, row.verdict, f"slice {row.slice} not counted: {row.reason or row.verdict}",
+                  row.round, _name(names, row.board))
+        for row in ledger.contributions()
+        if row.verdict != "accepted"
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: one.at_s)
 
 
 def _fit(rows: Sequence[Contribution]) -> Fit | None:

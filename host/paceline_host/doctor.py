@@ -23,6 +23,7 @@ from paceline.checkup import BUILT_YEAR, Row
 from paceline.errors import KeyFileError, LinkError, PacelineError, SettingsError, StorageError
 from paceline.keys import fingerprint
 from paceline.version import VERSION
+from paceline_host.clocks import clock_fault
 from paceline_host.host_config import HostConfig, load_host, load_operator
 from paceline_host.link import OWN_DESCRIPTORS, public_of
 from paceline_host.runs import list_runs
@@ -185,6 +186,9 @@ def _daemon(config: HostConfig | None, config_file: Path | None, where: str | No
         if board.get("version", version) != version:
             fix = f"install {version} on it; it works meanwhile, as their protocols fit"
             yield Row("version", "warn", f"{board['name']} runs paceline {board['version']}, the host {version}", fix)
+        if fault := clock_fault(board.get("clock_off_s")):
+            fix = "set the one that is wrong: timedatectl set-ntp true (its log is dated wrong, nothing else)"
+            yield Row("clock", "warn", f"{board['name']}: {fault}", fix)
     for stranger in status["pending"]:
         fix = f"if it is your board's, copy its NAME.pub to {status['host']['boards']}"
         yield Row("pending", "warn", f"unknown key {stranger['fingerprint']} from {stranger['address']}", fix)

@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -100,7 +101,8 @@ class HostLink:
         self, endpoint: str, keys: KeyPair, boards: Mapping[str, str], say: Callable[[str], None],
         operators: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._say = say
+        self.told: deque[str] = deque(maxlen=64)  # of what it has said: whom it has refused, and why
+        self._words = say
         self._routes: dict[str, bytes] = {}
         self.dropped_frames = 0
         self._is_readable = False
@@ -109,7 +111,7 @@ class HostLink:
         self._most = _room_for_connections()
         self._context = zmq.Context()
         self._context.linger = 0
-        self._zap = _Zap(self._context, peers, say, lives_on=operators is not None)
+        self._zap = _Zap(self._context, peers, self._say, lives_on=operators is not None)
         with ExitStack() as life:  # ends in reverse: our sockets, the context, by that the ZAP thread and its socket
             life.callback(self._zap.join)
             life.callback(self._context.term)
@@ -124,8 +126,9 @@ class HostLink:
                 | zmq.EVENT_DISCONNECTED
             )
             life.callback(self._watch.close, linger=0)
-            life.callback(self._socket.disable_monitor)
+            life.callback(self._watch_no_more)
             self._last_complaint_s = -60.0
+            self._is_starved = False  # there were no descriptors for a connection
             self._left = 0  # connections that have ended
             self._connections: set[int] = set()  # their descriptors, those of strangers with them
             self._last_full_s = -FULL_S
@@ -235,10 +238,26 @@ class HostLink:
         """Close all sockets; goodbyes that were sent before get GOODBYE_MS to leave."""
         self._life.close()
 
+    def _say(self, text: str) -> None:
+        """Say why somebody is not let in; the ZAP handler's thread calls this, too."""
+        self.told.append(text)
+        self._words(text)
+
     def _events(self) -> int:
         events = self._socket.getsockopt(zmq.EVENTS)
         assert isinstance(events, int)
         return events
+
+    def _watch_no_more(self) -> None:
+        """End the monitor. Without descriptors libzmq's thread reports failed connections without end, and stands in a
+        full pipe when nobody reads, with the lock that this end needs: so it first listens no more, and all is read.
+        """
+        if self._is_starved:
+            self._socket.unbind(self.endpoint)
+            end_s = time.monotonic() + 1.0
+            while self._watch.poll(50) and time.monotonic() < end_s:
+                self._watch.recv_multipart()
+        self._socket.disable_monitor()
 
     def _new_socket(self, keys: KeyPair) -> Socket:
         return _router(self._context, keys)
@@ -258,6 +277,7 @@ class HostLink:
                     self._left += 1
                     self._connections.discard(value)
                     continue
+                self._is_starved |= event == zmq.EVENT_ACCEPT_FAILED
                 if time.monotonic() - self._last_complaint_s < 5.0:
                     continue
                 self._last_complaint_s = time.monotonic()

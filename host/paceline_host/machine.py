@@ -373,9 +373,9 @@ class RoundMachine(Muster):
         if self.phase != "closing":  # stopped in the meantime
             return
         self._base = event.model_sha256
-        if event.round >= self.facts.rounds:
-            self._end("finished", now_s)
-        elif self._started:
+        if not self._goes_on(event.round, now_s):
+            return
+        if self._started:
             self._plan(now_s)
         else:  # taken up with a round that only had to be closed
             self.phase, self._start_end_s, self._reopened = "starting", now_s + self.facts.start_s, None

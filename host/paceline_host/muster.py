@@ -41,6 +41,7 @@ class Muster:
         self._alone_by_s = 0.0  # or, if it is here and loads, till then become ready
         self._end_by_s = 0.0
         self._end_reason, self._ok = "", False
+        self._last_round, self._why_last = facts.rounds, "finished"  # of this life: the run ends when that is over
         self._out: list[Any] = []
         self._counted: set[tuple[int, int]] = set()  # (round, slice) whose results are on disk
         self._due = ""  # what a run that is taken up has left to do before it needs boards: "close" or "end"
@@ -305,7 +306,7 @@ class Muster:
         windows = self.boards[index].windows
         if message.window not in windows and len(windows) >= WINDOWS:
             raise RemoteProtocolError(f"joules of more than {WINDOWS} windows in one run")
-        windows.add(message.window)
+        self.boards[index].account(message)
         self.boards[index].energies_owed = max(0, self.boards[index].energies_owed - 1)
         self._out.append(s.StoreEnergy(index, message))
         if self.phase == "ending":
@@ -318,6 +319,13 @@ class Muster:
             if board.session is not None and board.begun:
                 board.energies_owed += 1
                 self._hold(index, RoundClosed(board.session.nonce, self.facts.run, self.round, 0))
+
+    def _goes_on(self, closed: int, now_s: float) -> bool:
+        """Tell whether a round follows the one that is closed; if not, the run ends here."""
+        if closed < self._last_round:
+            return True
+        self._end(self._why_last, now_s, ok=closed >= self.facts.rounds)
+        return False
 
     def _end(self, reason: str, now_s: float, *, ok: bool = True) -> None:
         """Close all energy windows; the run is finished when they have come in, or cannot any more."""
@@ -343,6 +351,10 @@ class Muster:
 
     def _stop(self, event: s.Stop, now_s: float) -> None:
         if self.phase == "ending":
+            return
+        if event.after_round and self.phase != "starting" and self._alone_s is None:
+            if self.round < self.facts.rounds:
+                self._last_round, self._why_last = self.round, event.reason
             return
         self._stop_work(event.reason)
         self._end(event.reason, now_s, ok=False)

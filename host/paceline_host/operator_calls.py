@@ -62,8 +62,15 @@ class Operator:
 
     def watch(self, ticket: str) -> Generator[w.News | w.Ended, None, None]:
         """Yield how a ticket goes, at last its end; closing this ends the watch. Empty: the active or next one."""
-        number = next(self._numbers)
-        message: w.Message = self._ask(w.Watch(number, w.PROTOCOL, ticket), w.Message)
+        return self._news(w.Watch(next(self._numbers), w.PROTOCOL, ticket))
+
+    def drain(self) -> Generator[w.News | w.Ended, None, None]:
+        """Drain the host; yield signs of life, at last its end; closing this ends the watch and not the draining."""
+        return self._news(w.Drain(next(self._numbers), w.PROTOCOL))
+
+    def _news(self, asked: w.Message) -> Generator[w.News | w.Ended, None, None]:
+        number = asked.request
+        message: w.Message = self._ask(asked, w.Message)
         try:
             while isinstance(message, w.News | w.Ended):
                 yield message

@@ -101,6 +101,14 @@ class Unwatch(Message):
 
 
 @dataclass(frozen=True)
+class Drain(Message):
+    """Admit no experiment any more, end when the open round is over. Answered as WATCH is, with the host's end."""
+
+    kind = "drain"
+    proto: int
+
+
+@dataclass(frozen=True)
 class Divide(Message):
     """Shares for a round of a script's ranks. Document: policy, ranks, budget, minimum, reports of the round before."""
 
@@ -148,7 +156,10 @@ class News(Message):
 
 @dataclass(frozen=True)
 class Ended(Message):
-    """The watched ticket is over, with which outcome. Document: text and report, where there is one."""
+    """The watched ticket is over, with which outcome. Document: text and report, where there is one.
+
+    Without a ticket: the host that was to be drained ends.
+    """
 
     kind = "ended"
     ticket: str
@@ -164,7 +175,7 @@ class Refused(Message):
     exit_code: int
 
 
-FROM_OPERATOR: tuple[type[Message], ...] = (Submit, Status, Runs, Stop, Resume, Watch, Unwatch, Divide)
+FROM_OPERATOR: tuple[type[Message], ...] = (Submit, Status, Runs, Stop, Resume, Watch, Unwatch, Drain, Divide)
 TO_OPERATOR: tuple[type[Message], ...] = (Queued, Told, Stopping, News, Ended, Refused)
 
 NAME_LETTERS = 90  # of an experiment or a script; a number comes behind it

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline_host.machine import UNSAID
 from paceline_host.muster import FIRST_LEASE
 
 HEARTBEAT_S = 2.0  # at most between two signs of life: often enough to be seen at work, for next to nothing
@@ -26,6 +27,9 @@ class Patience:
             "lease_s": (patience_s, "added to twice the predicted time of a board's work: its lease"),
             "first_lease_s": (FIRST_LEASE * patience_s, "its lease while its speed is unknown; progress renews it"),
             "transfer_s": (patience_s, "a transfer without progress fails"),
+            "unsaid_s": (UNSAID * patience_s, "work that is done must be announced within that, or its lease ends"),
+            "hung_s": (patience_s, "a trainer that does not let go of cancelled work is killed by its agent"),
+            "group_s": (3 * patience_s, "ranks of which none makes progress form their group anew (ddp, hfl)"),
             "alone_s": (patience_s, "no board is left: the run waits so long for one to come back"),
             "goodbye_s": (patience_s / 6, "the end of a run waits so long for the last words of the boards"),
         }

@@ -16,6 +16,7 @@ from paceline import wire
 from paceline.errors import RemoteProtocolError
 from paceline.quick import quicken
 from paceline.session import Fenced, Session, StaleLease, State, is_older
+from paceline.version import VERSION
 from paceline.wire import Answer, Bye, Commit, Delivery, Hello, Message, Reject, Welcome
 
 LEFT = 8  # connections that a session has left are known for so long: what comes over them comes too late
@@ -151,11 +152,15 @@ class Peers:
         return min((p.session.silent_at_s for p in self._peers.values()), default=float("inf"))
 
     def _hello(self, board: str, hello: Hello, now_s: float, route: Hashable) -> Heard:
-        if not hello.proto_min <= wire.PROTOCOL <= hello.proto_max:
+        if hello.proto_max < wire.OLDEST or hello.proto_min > wire.PROTOCOL:
             self.dropped["version"] += 1
+            theirs, instead = hello.proto_max, ""
+            if hello.proto_min > wire.PROTOCOL:
+                theirs, instead = hello.proto_min, "upgrade the host, or "
             text = (
-                f"agent {hello.agent_version} speaks protocol {hello.proto_min}-{hello.proto_max}, this host speaks "
-                f"{wire.PROTOCOL}; install the host's version of paceline on {board}"
+                f"agent {hello.agent_version} speaks protocol {theirs}, this host (paceline {VERSION}) {wire.OLDEST} "
+                f"and {wire.PROTOCOL}; {instead}put its version on the board, on the host: "
+                f"paceline boards install {board}"
             )
             return Heard(answer=_reject(hello, "version", text), warning=f"{board}: {text}", current=False)
         old = self._peers.get(board)
@@ -172,8 +177,8 @@ class Peers:
         session.accept(hello, now_s)
         self._peers[board] = Peer(session, hello, route)
         welcome = Welcome(
-            hello.session, wire.PROTOCOL, terms.host_epoch, min(terms.chunk_bytes, hello.chunk_max),
-            terms.credit_bytes, terms.heartbeat_s, terms.patience_s,
+            hello.session, min(wire.PROTOCOL, hello.proto_max), terms.host_epoch,
+            min(terms.chunk_bytes, hello.chunk_max), terms.credit_bytes, terms.heartbeat_s, terms.patience_s,
         )  # fmt: skip
         answer = session.send(welcome, now_s)
         return Heard(answer=answer, opened=True, closed="a new session replaced it" if old else "", warning=warning)

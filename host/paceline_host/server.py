@@ -22,6 +22,7 @@ from paceline.session import State
 from paceline.talk import Talk
 from paceline.wire import Bye, Message, Ping, Pong, Reject
 from paceline_host import machine as m
+from paceline_host.clocks import clock_fault
 from paceline_host.ddp.steps import KeepState, Tell, Told
 from paceline_host.fleet import LocalFleet
 from paceline_host.link import Arrival, HostLink
@@ -30,6 +31,7 @@ from paceline_host.peers import Peers
 from paceline_host.planner import Planner
 from paceline_host.psl.steps import CommitStep, ComputeStep, SplitSide, TensorOut, WriteTensor
 from paceline_host.rationed import Rationed
+from paceline_host.recent import Recent
 from paceline_host.store import Job, Store, StoreFailed
 from paceline_host.uploads import Uploads
 
@@ -37,6 +39,7 @@ T = TypeVar("T")
 
 READY_FOR_A_RUN = (State.IDLE, State.LOADING, State.READY)
 PART_S = 1.0  # in which boards hang up after a goodbye
+CLOCK_HINT = "one of the two dates its log wrong, nothing else; set it: timedatectl set-ntp true"
 VIEW_S = 0.25  # how often the progress view is renewed, and the fleet's processes are looked at
 
 
@@ -56,6 +59,7 @@ class Presence:
     since_s: float
     why: str = ""
     version: str = ""  # of its agent
+    clock_off_s: float | None = None  # its wall clock against this machine's when it came; None: it has not told
 
 
 _ROWS = (m.StoreSlices, m.StoreResult, m.StoreEnergy, m.FinishRound)  # most of what is for the store
@@ -130,10 +134,11 @@ class Server:
         self._link, self._peers, self._fleet, self._talk = link, peers, fleet, talk
         self._run: _Run | None = None
         self._next: queue.SimpleQueue[_Run] = queue.SimpleQueue()
-        self._stop_reason = ""
+        self._stop: m.Stop | None = None  # that the present run is to be told
         self._closing = False
         self._broken: BaseException | None = None
         self._rationed = Rationed()
+        self.recent = Recent()
         self._told_dropped: Counter[str] = Counter()  # messages that were dropped, as of the last run
         self._departed: dict[str, str] = {}  # boards whose process has ended, and how
         self._looked_s = 0.0
@@ -166,9 +171,9 @@ class Server:
                 raise outcome
             return outcome
 
-    def stop(self, reason: str) -> None:
-        """End the present run in order; any thread or signal handler may call."""
-        self._stop_reason = reason
+    def stop(self, reason: str, *, after_round: bool = False) -> None:
+        """End the present run in order, now or when its round is over; any thread or signal handler may call."""
+        self._stop = m.Stop(reason, after_round) if reason else None
         self._link.wake()
 
     def wake(self) -> None:
@@ -243,6 +248,8 @@ class Server:
             with suppress(queue.Empty):
                 while True:
                     self._errands.get_nowait()()
+            while self._link.told:
+                self._warn("", self._link.told.popleft(), loud=False)  # the link has said it
             if self._run is None:
                 self._begin_next()
             self._mind_the_run(tick_s)
@@ -271,6 +278,10 @@ class Server:
                     self.expel(name, "session", "the host begins another run; greet it anew")
                 else:
                     self._connected(name)
+            run = self._run
+            for name in run.index.keys() & self.presence.keys():
+                if text := clock_fault(self.presence[name].clock_off_s):
+                    run.jobs.append(Job(m.Note("warning", f"{name}: {text}", run.index[name]), run.now_s))
             for name, how in self._departed.items():
                 self._gone(name, how, for_good=True)
 
@@ -283,9 +294,9 @@ class Server:
             if isinstance(event, StoreFailed):
                 raise event.error
             self._step(event)
-        if self._stop_reason:
-            reason, self._stop_reason = self._stop_reason, ""
-            self._step(m.Stop(reason))
+        if self._stop is not None:
+            stop, self._stop = self._stop, None
+            self._step(stop)
         if time.monotonic() >= tick_s:
             self._step(m.Tick())
         if run.jobs:
@@ -313,10 +324,8 @@ class Server:
         board = arrival.board
         heard = self._peers.hear(board, arrival.header, time.monotonic(), arrival.route)
         run = self._run
-        if heard.warning and (text := self._rationed.about(board, heard.warning, time.monotonic())):
-            self._talk.warning(text, board=board, event="protocol")
-            if run is not None:
-                run.jobs.append(Job(m.Note("warning", text, run.index.get(board), loud=False), run.now_s))
+        if heard.warning:
+            self._warn(board, heard.warning)
         if heard.closed and not heard.opened:  # else the machine itself sees the new session replace the old one
             self._gone(board, heard.closed)
         if heard.current:
@@ -324,12 +333,28 @@ class Server:
         if heard.answer is not None:
             self._link.send_to(arrival.route, heard.answer)
         if heard.opened:
-            self.presence[board] = Presence(True, time.monotonic(), version=self._peers.hello(board).agent_version)
+            hello = self._peers.hello(board)
+            off_s = hello.clock_s - time.time() if hello.clock_s else None
+            self.presence[board] = Presence(True, time.monotonic(), "", hello.agent_version, off_s)
+            if text := clock_fault(off_s):
+                self._warn(board, f"{board}: {text}; {CLOCK_HINT}")
             self._connected(board)
         if heard.message is not None and run is not None and board in run.index:
             self._step(m.Said(run.index[board], heard.message, len(arrival.payload)), arrival)
         elif isinstance(heard.message, Ping):
             self._send_to(board, Pong(heard.message.session, heard.message.lease, 0.0))
+
+    def _warn(self, board: str, text: str, *, loud: bool = True) -> None:
+        """Say and journal why something was refused; `board` "": a stranger. So often a minute, then it is counted."""
+        now_s = time.monotonic()
+        if not (text := self._rationed.about(board, text, now_s)):
+            return
+        if loud:
+            self._talk.warning(text, board=board, event="protocol")
+        self.recent.add("warning", text, now_s, board)
+        if self._run is not None:
+            number = self._run.index.get(board)
+            self._run.jobs.append(Job(m.Note("warning", text, number, loud=False), self._run.now_s))
 
     def _connected(self, name: str) -> None:
         session, run = self._peers.session(name), self._run
@@ -340,6 +365,8 @@ class Server:
 
     def _gone(self, name: str, reason: str, *, for_good: bool = False) -> None:
         self.presence[name] = Presence(False, time.monotonic(), reason)
+        if self._run is None:  # else its machine says so
+            self.recent.add("lost", f"{name}: {reason}", time.monotonic(), name)
         if self._run is not None and name in self._run.index:
             self._step(m.Gone(self._run.index[name], reason, for_good=for_good))
 
@@ -354,9 +381,7 @@ class Server:
         except RemoteProtocolError as error:
             self._peers.dropped["against-the-run"] += 1
             board = arrival.board if arrival else ""
-            text = f"{board or 'a board'} broke the protocol, message dropped: {error}"
-            if text := self._rationed.about(board, text, time.monotonic()):
-                self._talk.warning(text, board=board, event="protocol")
+            self._warn(board, f"{board or 'a board'} broke the protocol, message dropped: {error}")
             return
         for action in actions:
             self._do(run, action, arrival)
@@ -390,6 +415,7 @@ class Server:
             level = "info" if action.kind == "back" else "warning"
             name = "" if action.board is None else run.names[action.board]
             self._talk(action.detail, level=level, board=name, event=action.kind)
+            self.recent.add(action.kind, action.detail, time.monotonic(), name)
         elif isinstance(action, m.Finish):
             self._record_dropped(run)
         tensors = run.tensors_of(action) if isinstance(action, ComputeStep | CommitStep) else {}

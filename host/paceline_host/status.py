@@ -14,6 +14,7 @@ from paceline.session import State
 from paceline.talk import shown
 from paceline_host import machine as m
 from paceline_host.boards import GroupWait, StepWait
+from paceline_host.clocks import clock_fault, span
 from paceline_host.muster import Muster
 from paceline_host.server import Presence
 
@@ -79,8 +80,23 @@ def board_rows(
             row = _row(name, "connected", "takes part from the next experiment on", seen.since_s, now_s)
         else:
             row = _busy_row(machine, in_run[name], now_s)
-        rows.append({**row, "version": seen.version} if seen is not None and seen.version else row)
+        if machine is not None and name in in_run:
+            row |= _figures(machine, in_run[name])
+        if seen is not None and seen.version:
+            row |= {"version": seen.version, "clock_off_s": seen.clock_off_s}
+        rows.append(row)
     return rows
+
+
+def _figures(machine: Muster, board: m.Board) -> Row:
+    """Return what a board has of the round, and what it costs. None: unknown."""
+    return {
+        "share": board.share + sum(item.samples for item in board.queue),
+        "done": board.done + (board.lease.samples if board.lease is not None else 0),
+        "seconds_per_sample": machine.seconds_per_sample(machine.boards.index(board)),
+        "energy_per_sample_j": board.energy_per_sample_j, "energy_j": board.energy_j, "power_w": board.power_w,
+        "energy_source": board.ready.energy_source if board.ready is not None else "",
+    }  # fmt: skip
 
 
 def _busy_row(machine: Muster, board: m.Board, now_s: float) -> Row:
@@ -205,9 +221,11 @@ def render(status: Row, clock_s: float) -> str:
 def _lines(status: Row, clock_s: float) -> Iterator[str]:
     host, active, boards = status["host"], status["active"], status["boards"]
     yield (
-        f"host     {host['endpoint']}, paceline {host['version']}, pid {host['pid']}, up {_span(host['up_s'])}, "
+        f"host     {host['endpoint']}, paceline {host['version']}, pid {host['pid']}, up {span(host['up_s'])}, "
         f"key {host['fingerprint']}"
     )
+    if host.get("draining"):
+        yield f"         {host['draining']}: admits nothing, ends when the open round is over"
     if active is None:
         yield "active   nothing"
     else:
@@ -217,44 +235,40 @@ def _lines(status: Row, clock_s: float) -> Iterator[str]:
         yield f"active   {active['ticket']} of {active['by']}{where}{ends}"
         for wait in active["waits"]:
             who = "" if wait["who"] == "the run" else f"{wait['who']} "
-            yield f"         {who}waits for {wait['for']}{_when(wait, clock_s)}"
+            yield f"         {who}waits for {wait['for']}{when(wait, clock_s)}"
     for place, ticket in enumerate(status["queue"], start=1):
         yield f"queue    {place}. {ticket['ticket']} of {ticket['by']}"
     here = sum(board["state"] == "connected" for board in boards)
     yield f"boards   {len(boards)} known, {here} connected"
     width = max((len(board["name"]) for board in boards), default=0)
     for board in boards:
-        yield f"         {board['name']:<{width}}  {board['state']:<9}  {board['doing']}{_when(board, clock_s)}"
+        yield f"         {board['name']:<{width}}  {board['state']:<9}  {board['doing']}{when(board, clock_s)}"
+        if fault := clock_fault(board.get("clock_off_s")):
+            yield f"         {'':<{width}}  {fault}"
     for script in status.get("scripts", ()):
         shares = ", ".join(str(share) for share in script["shares"])
         yield (
             f"script   {script['name']} of {script['by']}, {script['policy']}: round {script['round']}, "
-            f"shares {shares}, asked {_span(script['last_s'])} ago"
+            f"shares {shares}, asked {span(script['last_s'])} ago"
         )
     for stranger in status["pending"]:
         yield (
             f"pending  unknown key {stranger['fingerprint']} from {stranger['address']}, {stranger['times']} times, "
-            f"last {_span(stranger['last_s'])} ago; if it is your board's, copy its NAME.pub to {host['boards']}, "
+            f"last {span(stranger['last_s'])} ago; if it is your board's, copy its NAME.pub to {host['boards']}, "
             f"or paceline boards accept NAME {stranger['fingerprint']}"
         )
 
 
-def _when(wait: Row, clock_s: float) -> str:
-    text = f", since {_clock(clock_s - wait['since_s'])} ({_span(wait['since_s'])})"
+def when(wait: Row, clock_s: float) -> str:
+    """Return since when a wait lasts, and until when it may; "": not known."""
+    if wait["since_s"] is None:
+        return ""
+    text = f", since {_clock(clock_s - wait['since_s'])} ({span(wait['since_s'])})"
     if wait["until_s"] is not None:
-        text += f", until {_clock(clock_s + wait['until_s'])} ({_span(wait['until_s'])}, {wait['limit']})"
+        text += f", until {_clock(clock_s + wait['until_s'])} ({span(wait['until_s'])}, {wait['limit']})"
     return text
 
 
 def _clock(second_of_day: float) -> str:
     second = int(second_of_day) % 86_400
     return f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
-
-
-def _span(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = int(seconds) // 60
-    if minutes < 100:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes < 2880 else f"{minutes // 1440} days"

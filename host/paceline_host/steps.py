@@ -140,9 +140,10 @@ class RoundDone:
 
 @dataclass(frozen=True)
 class Stop:
-    """End the run now."""
+    """End the run now, or `after_round`, when what is under way of the present round is done."""
 
     reason: str
+    after_round: bool = False
 
 
 @dataclass(frozen=True)

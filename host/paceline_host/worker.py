@@ -91,12 +91,12 @@ class Worker(threading.Thread):
         """No more tickets."""
         self._tickets.put(None)
 
-    def stop(self, ticket: Ticket, reason: str) -> None:
-        """Stop a ticket's work in order, wherever it is; any thread may call."""
+    def stop(self, ticket: Ticket, reason: str, *, after_round: bool = False) -> None:
+        """Stop a ticket's work in order, wherever it is, or when its round is over; any thread may call."""
         with self._lock:
             self._told = ticket.name, reason
             if self._comparison is not None:
-                self._comparison.stop(reason)
+                self._comparison.stop(reason, after_round=after_round)
 
     def run(self) -> None:
         """Work until told to end."""

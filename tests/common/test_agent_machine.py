@@ -150,7 +150,7 @@ def test_a_whole_round_is_said_and_done_in_order() -> None:
     assert kinds(host.heard) == [
         "hello", "ready", "taken", "credit", "credit", "result", "chunk", "chunk", "chunk", "commit", "energy",
     ]  # fmt: skip
-    assert host.heard[0] == Hello(7, 1, 1, "0.1.0", "machine", 1 << 20, 41, "", 0, 0)
+    assert host.heard[0] == Hello(7, 2, 2, "0.1.0", "machine", 1 << 20, 41, "", 0, 0)
     assert host.heard[1] == Ready(7, "run", "manifest", SIZE, 60, "linear", 42, "modelled", True, None, "data")
     assert host.heard[5] == Result(7, "run", 1, 0, 0, 5, 10, 3, 1000, 0, 0, "base", SIZE, "update", False)
     assert host.heard[9] == Commit(7, 5, 1000, 10, "modelled", 0)
@@ -558,7 +558,7 @@ def test_a_silent_host_is_left_after_patience_and_greeted_anew() -> None:
     (action,) = host.tick(0.1)
     assert action == m.Reconnect("no sign of life from the host for 30 s")
     assert host.hear(host.agent.restart(host.now_s)) == [m.StopWork(5), m.Void(5), m.Mark("wait")]
-    assert host.last() == Hello(9, 1, 1, "0.1.0", "machine", 1 << 20, 41, "", 0, 0)
+    assert host.last() == Hello(9, 2, 2, "0.1.0", "machine", 1 << 20, 41, "", 0, 0)
 
 
 def test_without_an_answer_to_hello_the_agent_sleeps_until_it_tries_again() -> None:
@@ -742,7 +742,7 @@ def test_a_finished_result_is_offered_again_and_waits_to_be_told_from_where_on()
     assert kept == m.Kept("run", 1, 0, 0, 5, RANGES, "base", 10, 3, 1000, 0, 0, SIZE, "update", kept.energy)
     assert kept.energy == m.Measured(5, 1000, 10, "modelled", 0)
     back(host)
-    assert host.heard[-2] == Hello(host.nonce, 1, 1, "0.1.0", "machine", 1 << 20, 41, "run", 1, 0)
+    assert host.heard[-2] == Hello(host.nonce, 2, 2, "0.1.0", "machine", 1 << 20, 41, "run", 1, 0)
     host.pieces.clear()
     host.assign(lease=9)
     assert kinds(host.heard[-2:]) == ["taken", "result"]
@@ -798,7 +798,7 @@ def test_a_load_says_what_becomes_of_what_is_kept(run: str, counted: bool, voids
     host.hear(host.agent.restart(host.now_s))
     keeps = (run, counted) == ("run", False)
     assert host.last() == Hello(
-        host.nonce, 1, 1, "0.1.0", "machine", 1 << 20, 41, *(("run", 1, 0) if keeps else ("", 0, 0))
+        host.nonce, 2, 2, "0.1.0", "machine", 1 << 20, 41, *(("run", 1, 0) if keeps else ("", 0, 0))
     )
 
 

@@ -26,7 +26,7 @@ def _sample_value(name: str, hint: object) -> object:
         str: "x", int: 3, float: 1.5, bool: True, int | None: None, tuple[wire.Range, ...]: ((0, 2, 9), (1, 0, 1)),
         wire.Split | None: (7, 3, None, *range(12)),
     }  # fmt: skip
-    return 7 if name == "session" else table[hint]
+    return {"session": 7, "proto_min": wire.PROTOCOL, "proto_max": wire.PROTOCOL}.get(name, table.get(hint))
 
 
 def sample(cls: type[wire.Message]) -> wire.Message:
@@ -265,3 +265,44 @@ def test_a_header_above_the_limit_is_refused_before_it_is_decoded() -> None:
 def test_the_sockets_limit_holds_the_largest_chunk_its_header_and_curve() -> None:
     assert wire.CHUNK_FLOOR <= wire.CHUNK_START <= wire.CHUNK_CEILING
     assert wire.CHUNK_CEILING + wire.HEADER_BYTES + 33 <= wire.MAX_FRAME
+
+
+# Other protocols ----------------------------------------------------------------------------------------------------
+
+
+def said(proto: int, **changed: object) -> bytes:
+    """Return HELLO as an agent of a protocol would say it; None: it has no such field."""
+    plain = wire.Hello(7, proto, proto, "0.9.0", "m", 1 << 18, 9, "run", 2, 3, 1_700_000_000)
+    content = {"kind": "hello", **vars(plain), **changed}
+    packed: bytes = msgpack.packb({name: value for name, value in content.items() if value is not None})
+    return packed
+
+
+def test_a_hello_of_the_protocol_before_lacks_the_clock_and_nothing_else() -> None:
+    assert wire.OLDEST == wire.PROTOCOL - 1
+    got = wire.decode(said(wire.OLDEST, clock_s=None), wire.FROM_AGENT)
+    assert got == wire.Hello(7, wire.OLDEST, wire.OLDEST, "0.9.0", "m", 1 << 18, 9, "run", 2, 3, 0)
+    refused(said(wire.OLDEST, clock_s=None, machine=None))
+    refused(said(wire.OLDEST, clock_s=None, more=1))
+    refused(said(wire.PROTOCOL, clock_s=None))
+    refused(said(wire.PROTOCOL, more=1))
+
+
+@pytest.mark.parametrize("proto", [wire.PROTOCOL + 1, wire.PROTOCOL + 9, wire.OLDEST - 1])
+@pytest.mark.parametrize("changed", [{"more": [1]}, {"machine": 5}, {"pid": None, "clock_s": None}], ids=str)
+def test_of_a_hello_without_a_common_protocol_only_what_all_share_counts(
+    proto: int, changed: dict[str, object]
+) -> None:
+    got = wire.decode(said(proto, **changed), wire.FROM_AGENT)
+    assert got == wire.Hello(7, proto, proto, "0.9.0", "", 0, 0, "", 0, 0, 0)
+    for name in ("session", "proto_min", "proto_max"):
+        refused(said(proto, **{**changed, name: None}))
+    for name in ("session", "proto_min", "proto_max", "agent_version"):
+        refused(said(proto, **{**changed, name: "x" * 600}))
+
+
+def test_of_a_hello_that_also_speaks_this_protocol_what_is_new_is_passed_over() -> None:
+    got = wire.decode(said(wire.PROTOCOL, proto_max=wire.PROTOCOL + 1, more=1), wire.FROM_AGENT)
+    assert isinstance(got, wire.Hello)
+    assert (got.kept_run, got.clock_s) == ("run", 1_700_000_000)
+    refused(said(wire.PROTOCOL, proto_max=wire.PROTOCOL + 1, pid=None))

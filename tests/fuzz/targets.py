@@ -106,6 +106,7 @@ _REPORTS = [[1.5, 9.0, 300], [2.0, None, 300], None]
 _TO_HOST = (
     operator_wire.Submit(1, 1, "demo", document={"experiment": "[run]\nrounds = 2", "set": ["run.rounds=3"]}),
     operator_wire.Status(2, 1), operator_wire.Stop(3, 1, "demo-001"), operator_wire.Watch(4, 1, ""),
+    operator_wire.Drain(9, 1),
     operator_wire.Divide(
         5, 1, "mine", 2, document={"policy": "time", "ranks": 3, "budget": 90, "minimum": 1, "reports": _REPORTS}
     ),

@@ -186,3 +186,23 @@ def test_what_was_stopped_or_failed_can_be_queued_again_and_nothing_else() -> No
         assert isinstance(answer, w.Refused)
         assert why in str(answer.document["errors"])
     assert [each.name for each in made.queue] == ["demo-007"]
+
+
+def test_a_drained_desk_admits_and_begins_nothing_and_tells_who_asked_when_the_host_ends() -> None:
+    made = desk(2)
+    assert list(made.drain(ANN, 5)) == [End("drained by ann", after_round=True), Say(ANN, w.News(5, "demo-001"))]
+    assert list(made.drain(BOB, 6)) == [Say(BOB, w.News(6, "demo-001"))], "once is enough"
+    (refused,) = said([made.refuse(BOB, 7)])
+    assert isinstance(refused[1], w.Refused)
+    assert "takes no experiment any more (drained by ann)" in refused[1].document["errors"][0]
+    assert said(made.beat()) == [(ANN, w.News(5, "demo-001")), (BOB, w.News(6, "demo-001"))]
+    made.unwatch(BOB, 6)
+    list(made.over(True, "", {}))
+    assert list(made.begin()) == []
+    assert list(made.close()) == [Say(ANN, w.Ended(5, "", True, "drained by ann"))]
+
+
+def test_a_drain_leaves_a_ticket_that_is_being_stopped_to_its_end() -> None:
+    made = desk(1)
+    list(made.stop(ANN, 1, ""))
+    assert list(made.drain(ANN, 2)) == [Say(ANN, w.News(2, "demo-001"))]

@@ -35,7 +35,8 @@ TERMS = Terms(host_epoch=4, chunk_bytes=1 << 18, credit_bytes=1 << 20, heartbeat
 
 def hello(nonce: int, machine: str = "m", **changes: object) -> Hello:
     """Return a board's first message."""
-    values = {"proto_min": 1, "proto_max": 1, "agent_version": "0.1.0", "chunk_max": 1 << 20, "pid": 9}
+    spoken = {"proto_min": wire.PROTOCOL, "proto_max": wire.PROTOCOL}
+    values = {**spoken, "agent_version": "0.1.0", "chunk_max": 1 << 20, "pid": 9}
     kept = {"kept_run": "", "kept_round": 0, "kept_slice": 0}
     return Hello(nonce, machine=machine, **{**values, **kept, **changes})  # type: ignore[arg-type]
 
@@ -84,19 +85,33 @@ def test_messages_of_the_session_pass_to_the_run() -> None:
     assert hear(peers, ready).message == ready
 
 
-@pytest.mark.parametrize(("low", "high"), [(wire.PROTOCOL + 1, wire.PROTOCOL + 3), (0, wire.PROTOCOL - 1)])
-def test_another_protocol_is_refused_with_what_to_do_and_opens_nothing(low: int, high: int) -> None:
+@pytest.mark.parametrize(
+    ("low", "high", "what"),
+    [
+        (wire.PROTOCOL + 1, wire.PROTOCOL + 3, "upgrade the host, or put its version on the board"),
+        (0, wire.OLDEST - 1, "; put its version on the board"),
+    ],
+)
+def test_another_protocol_is_refused_with_what_to_do_and_opens_nothing(low: int, high: int, what: str) -> None:
     peers = Peers(TERMS)
     heard = hear(peers, hello(7, proto_min=low, proto_max=high))
     answer = answered(heard)
     assert isinstance(answer, Reject)
     assert answer.code == "version"
-    assert "install the host's version of paceline on pi" in answer.text
+    assert f"{what}, on the host: paceline boards install pi" in answer.text
     assert (heard.opened, heard.current, peers.connected(), peers.dropped["version"]) == (False, False, [], 1)
 
 
 def test_an_agent_that_speaks_this_protocol_and_newer_ones_is_welcome() -> None:
-    assert hear(Peers(TERMS), hello(7, proto_min=wire.PROTOCOL, proto_max=wire.PROTOCOL + 5)).opened
+    heard = hear(Peers(TERMS), hello(7, proto_min=wire.PROTOCOL, proto_max=wire.PROTOCOL + 5))
+    assert heard.opened
+    assert answered(heard) == Welcome(7, wire.PROTOCOL, 4, 1 << 18, 1 << 20, 2.0, 30.0)
+
+
+def test_an_agent_of_the_protocol_before_is_welcome_in_that_one() -> None:
+    heard = hear(Peers(TERMS), hello(7, proto_min=wire.OLDEST, proto_max=wire.OLDEST))
+    assert heard.opened
+    assert answered(heard) == Welcome(7, wire.OLDEST, 4, 1 << 18, 1 << 20, 2.0, 30.0)
 
 
 def test_the_newest_session_wins_and_the_older_one_is_told_so() -> None:

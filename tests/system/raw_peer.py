@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
+import msgpack
 import zmq
 
 from paceline import wire
@@ -70,8 +71,14 @@ class RawPeer:
 
     def hello(self) -> wire.Welcome:
         """Open the session."""
-        self.send(wire.Hello(self.session, wire.PROTOCOL, wire.PROTOCOL, "raw", "raw-machine", 1 << 18, 1, "", 0, 0))
+        self.greet()
         return self.hear(wire.Welcome)
+
+    def greet(self, proto: int = wire.PROTOCOL, **changed: object) -> None:
+        """Say HELLO as an agent of a protocol would; `changed` fields of it, None: it has no such field."""
+        hello = wire.Hello(self.session, proto, proto, "raw", "raw-machine", 1 << 18, 1, "", 0, 0, int(time.time()))
+        content = {"kind": "hello", **vars(hello), **changed}
+        self.send_frames(msgpack.packb({name: value for name, value in content.items() if value is not None}))
 
     def ready(self) -> None:
         """Claim to hold the model and the data that the host asks for."""

@@ -23,6 +23,7 @@ from paceline_host.commands import (
     report,
     run,
     simulate,
+    top,
     verify,
 )
 
@@ -37,7 +38,7 @@ def program() -> Program:
     )
     for add in (
         run.add, run.add_resume, verify.add, report.add_runs, report.add_report, look.add, host.add, operate.add,
-        data.add, doctor.add, experiments.add, simulate.add, bench.add, keys.add, boards.add, board_keys.add,
+        top.add, data.add, doctor.add, experiments.add, simulate.add, bench.add, keys.add, boards.add, board_keys.add,
         board_search.add, config.add, add_completion,
     ):  # fmt: skip
         add(made)

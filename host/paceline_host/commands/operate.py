@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`paceline status`, `stop`, `watch`, and the daemon's side of `run` and `runs`: what an operator asks of a host."""
+"""What an operator asks of a host: `paceline status`, `stop`, `drain`, `watch`, and its side of `run` and `runs`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline_host.operator_calls import Operator
     from paceline_host.operator_wire import Queued
 
-_FINDS = "Which host: --host, else $PACELINE_HOST, else ~/.config/paceline/operator.toml."
+FINDS = "Which host: --host, else $PACELINE_HOST, else ~/.config/paceline/operator.toml."
 _EXITS = (3, 4, 5, 6, 9)
 
 
@@ -31,7 +31,7 @@ def add(program: Program) -> None:
         "status",
         _status,
         "what a host daemon does, and whom each wait is for",
-        about=f"Active run, queue, boards: known, gone, pending; each wait with since when and until when. {_FINDS}",
+        about=f"Active run, queue, boards: known, gone, pending; each wait with since when and until when. {FINDS}",
         examples=[("paceline status", "of the usual host"), ("paceline status --json", "the same for a program")],
         exits=_EXITS,
     )
@@ -39,22 +39,33 @@ def add(program: Program) -> None:
         "stop",
         _stop,
         "end an experiment of a host daemon, or take it from the queue",
-        about=f"The run ends in order; what was finished stays. {_FINDS}",
+        about=f"The run ends in order; what was finished stays. {FINDS}",
         examples=[("paceline stop", "end the active one"), ("paceline stop demo-003", "that one")],
         exits=_EXITS,
     )
+    drain = program.command(
+        "drain",
+        _drain,
+        "let a host daemon end when the open round is over",
+        about="No experiment is admitted or begun any more. The round that is open is finished, then the daemon ends"
+        " with status 0; what is left goes on when it is started again, where it stood. Returns when it has ended;"
+        f" Ctrl-C ends this wait alone. {FINDS}",
+        examples=[("paceline drain", "before an upgrade of the host"), ("paceline drain --detach", "do not wait")],
+        exits=_EXITS,
+    )
+    drain.add_argument("--detach", action="store_true", help="do not wait for the end")
     watch = program.command(
         "watch",
         _watch,
         "look on while a host daemon works",
         about="Until the experiment is over; then its report. Ctrl-C ends the watch and not the run. With --json one"
-        f" object a line. {_FINDS}",
+        f" object a line. {FINDS}",
         examples=[("paceline watch", "the active experiment, else the next"), ("paceline watch demo-003", "that one")],
         exits=_EXITS,
     )
     for parser in (stop, watch):
         parser.add_argument("ticket", nargs="?", type=_ticket, metavar="TICKET", help="as `paceline status` names it")
-    for parser in (status, stop, watch):
+    for parser in (status, stop, drain, watch):
         add_host(parser)
         parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -94,7 +105,7 @@ def submit(arguments: argparse.Namespace, talk: Talk) -> int:
     if len(text) > most:
         raise SettingsError([f"{path}: has {len(text)} characters; an experiment file has at most {most}"])
     name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-")[:90] or "experiment"
-    with _host(arguments) as host:
+    with host_of(arguments) as host:
         return _queued(host, host.submit(name, text, arguments.set), arguments, talk)
 
 
@@ -108,7 +119,7 @@ def resume(arguments: argparse.Namespace, talk: Talk) -> int:
         ticket = _ticket(str(arguments.run))
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"paceline resume: error: {error}") from None
-    with _host(arguments) as host:
+    with host_of(arguments) as host:
         return _queued(host, host.resume(ticket), arguments, talk)
 
 
@@ -126,7 +137,7 @@ def runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows of `paceline runs --host`."""
     if arguments.runs_dir is not None:
         raise UsageError("paceline runs: error: --runs-dir is for this machine's runs: a daemon has its own")
-    with _host(arguments) as host:
+    with host_of(arguments) as host:
         rows: list[dict[str, Any]] = host.runs()["runs"]
         return rows
 
@@ -134,7 +145,7 @@ def runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 def _status(arguments: argparse.Namespace, talk: Talk) -> int:
     from paceline_host.status import render
 
-    with _host(arguments) as host:
+    with host_of(arguments) as host:
         status = host.status()
     now = time.localtime()
     clock_s = now.tm_hour * 3600 + now.tm_min * 60 + now.tm_sec
@@ -143,7 +154,7 @@ def _status(arguments: argparse.Namespace, talk: Talk) -> int:
 
 
 def _stop(arguments: argparse.Namespace, talk: Talk) -> int:
-    with _host(arguments) as host:
+    with host_of(arguments) as host:
         stopping = host.stop(arguments.ticket or "")
     if arguments.json:
         print(json.dumps({"schema": "paceline-stop-1", "ticket": stopping.ticket, "was": stopping.was}))
@@ -154,8 +165,28 @@ def _stop(arguments: argparse.Namespace, talk: Talk) -> int:
     return 0
 
 
+def _drain(arguments: argparse.Namespace, talk: Talk) -> int:
+    from paceline_host.operator_wire import Ended
+
+    with host_of(arguments) as host, closing(host.drain()) as all_news:
+        news, ticket, ended = next(all_news), "", False
+        ticket = news.ticket
+        talk(f"{ticket} goes on to the end of its round, then the host ends" if ticket else "the host ends")
+        try:
+            while not ended and not arguments.detach:
+                ended = isinstance(next(all_news), Ended)
+        except KeyboardInterrupt:
+            talk("no longer waiting; the host ends all the same")
+            return 130
+    if arguments.json:
+        print(json.dumps({"schema": "paceline-drain-1", "ticket": ticket, "ended": ended}))
+    elif ended:
+        talk("the host has ended; what is left goes on when it is started again")
+    return 0
+
+
 def _watch(arguments: argparse.Namespace, talk: Talk) -> int:
-    with _host(arguments) as host:
+    with host_of(arguments) as host:
         return _follow(host, arguments.ticket or "", talk, quiet=False, as_lines=arguments.json, as_json=arguments.json)
 
 
@@ -204,7 +235,8 @@ def _line(news: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _host(arguments: argparse.Namespace) -> Iterator[Operator]:
+def host_of(arguments: argparse.Namespace) -> Iterator[Operator]:
+    """Connect to the host daemon that the arguments name. Raises PacelineError."""
     from paceline_host.host_config import load_operator
     from paceline_host.operator_calls import connected
 

@@ -610,9 +610,7 @@ class RankMachine(Muster):
         if self.phase != "closing":
             return
         self._settle(event.model_sha256, event.model_sha256, now_s)
-        if event.round >= self.facts.rounds:
-            self._end("finished", now_s)
-        else:
+        if self._goes_on(event.round, now_s):
             self._plan(now_s)
 
     def _settle(self, left_sha256: str, base_sha256: str, now_s: float) -> None:

@@ -228,9 +228,7 @@ class SiloMachine(Muster):
             return
         for number in range(len(self.silos)):
             self._let(number, Settle(event.round, event.model_sha256), now_s)
-        if event.round >= self.facts.rounds:
-            self._end("finished", now_s)
-        else:
+        if self._goes_on(event.round, now_s):
             self._plan(now_s)
 
     # What boards and the store say ----------------------------------------------------------------------------------

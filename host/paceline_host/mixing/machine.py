@@ -99,7 +99,7 @@ class MixingMachine(RoundMachine):
             return lost.dealt(self._next_index, index, lost.ranges)
         begin, budget = self._dealt, self.facts.budget
         number = begin // budget + 1
-        if number > self.facts.rounds:
+        if number > self._last_round:
             return None
         end = min(begin + self._mixing.slice, number * budget)
         return Slice(number, self._next_index, index, ranges_of(begin, end, self.facts.samples))
@@ -146,8 +146,8 @@ class MixingMachine(RoundMachine):
             self._counted = {key for key in self._counted if key[0] >= self._closed}
 
     def _round_done(self, event: s.RoundDone, now_s: float) -> None:
-        if event.round >= self.facts.rounds and self.phase in ("working", "starting"):
-            self._end("finished", now_s)
+        if self.phase in ("working", "starting"):
+            self._goes_on(event.round, now_s)
 
     def _finish_what_is_due(self, now_s: float) -> None:
         if self._due == "close":

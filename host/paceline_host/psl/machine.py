@@ -589,9 +589,7 @@ class SplitMachine(Muster):
         if self.phase != "closing":
             return
         self._plan = None
-        if event.round >= self.facts.rounds:
-            self._end("finished", now_s)
-        else:
+        if self._goes_on(event.round, now_s):
             self._plan_epoch(now_s)
 
     # Time -----------------------------------------------------------------------------------------------------------
