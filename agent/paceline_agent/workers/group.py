@@ -197,7 +197,7 @@ class Group:
         return forward_s, self._whole_s - begin_s, time.monotonic() - self._whole_s
 
     def _factor(self, loss: torch.Tensor, own: int, total: int) -> torch.Tensor:
-        """Return what the backward pass begins with. Torch averages the ranks: so a pass over all gradients is saved."""
+        """Return what the backward pass begins with: torch averages the ranks, and no pass over gradients is ours."""
         found = self._factors.get((own, total))
         if found is None:
             value = weight(own, total, len(self._names))

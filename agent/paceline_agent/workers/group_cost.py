@@ -6,7 +6,8 @@
 Rank 0 writes its store's port for each group that forms, and last its figures, in microseconds, as JSON lines; the
 others read ports.
 In each turn one step goes through DistributedDataParallel as it is, one as ranks of a run go (`Group.step`), and one as
-a script does that has attached `SampleMean`; so whatever else the machine does meanwhile is done to all. With TURNS 0 groups form, and after each the last rank is gone in a step.
+a script does that has attached `SampleMean`; so whatever else the machine does meanwhile is done to all. With TURNS 0
+groups form, and after each the last rank is gone in a step.
 """
 
 from __future__ import annotations
