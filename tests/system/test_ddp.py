@@ -157,9 +157,39 @@ def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
         assert same(models(folder, pictures), alone)
         with Ledger(folder) as ledger:
             assert any(c.verdict != "accepted" for c in ledger.contributions())
+            waited = [event.board for event in ledger.events("waited")]
+            assert waited == ([2] if number == signal.SIGSTOP else [])
             formed = [str(event.detail) for event in ledger.events("formed")]
             assert formed
             assert "again a group, of 2 ranks" in formed[-1]
+
+
+def test_a_rank_whose_step_outlasts_the_patience_is_told_by_name(
+    tmp_path: Path, pictures: Path, alone: list[np.ndarray[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("PYTHONPATH", str(PLANTED))
+    monkeypatch.setenv("PACELINE_PLANTED", "still")
+    monkeypatch.setenv("PACELINE_PLANT", str(mark))
+    with Bench(tmp_path) as bench:
+        host = bench.host(experiment(bench, pictures, {"patience_s": 3.0}))
+        until("a rank to stand still", mark.exists)
+        try:
+            bench.watch("exp-001/equal", "the others to give up", lambda ledger: ledger.events("broken"), host)
+        finally:
+            os.kill(int(mark.read_text("utf-8")), signal.SIGCONT)
+        assert host.ends() == 0, host.err
+        folder = bench.folder / "runs" / "exp-001"
+        assert same(models(folder / "equal", pictures), alone)
+        with Ledger(folder / "equal") as ledger:
+            ((board, text),) = [(event.board, str(event.detail)) for event in ledger.events("waited")]
+            assert all(c.verdict == "accepted" for c in ledger.contributions()), "it is late, and not lost"
+        assert board == 2
+        assert text.startswith("round 1: the others waited 3 s for slow's part of step 1: it needed ")
+        assert text in host.err
+        assert "waited a whole patience for the step of slow (1 times)" in render(load_report(folder)).replace(
+            "\n  ", " "
+        )
 
 
 def test_a_board_that_stands_still_beyond_the_patience_and_comes_to_is_in_again(tmp_path: Path, pictures: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 import traceback
 from array import array
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,8 @@ class DdpWorker:
         self.update_bytes = 0
         self._holds = False  # the memory is a state of the present lease
         self._order: tuple[int, Any] = (-1, None)
+        self._since_s = 0.0  # when the last exchange was over
+        self._apart_s: float | None = None  # from then until this rank entered the present one; None: it has not
 
     def warm_up(self, batch: int) -> None:
         self._trainable.initial_state()
@@ -68,6 +71,7 @@ class DdpWorker:
         self._steps, self._figures, self._drift, self._holds = 0, array("I"), 0.0, False
         self._seed, self._clock, self._update = work.plan_seed, clock, update
         self._group: Group | None = None
+        self._since_s, self._apart_s = 0.0, None
         loaded = False
         try:
             while True:
@@ -106,6 +110,7 @@ class DdpWorker:
         self._say(
             given, "here", steps=self._steps, state=self._holds, torch=torch.__version__.partition("+")[0],
             dtype=self._trainable.precision, address=address_towards(self._clock.host),
+            apart_s=self._apart_s,
         )  # fmt: skip
 
     def _leave(self) -> None:
@@ -135,7 +140,7 @@ class DdpWorker:
         """Form the group; the first rank's state becomes everybody's."""
         address = address_for(len(plan["names"]), plan["toward"] or self._clock.host)
         need_consent(address, self._settings.plain)
-        trainable = self._trainable
+        trainable, self._apart_s = self._trainable, None
         group = self._group = Group(plan["rank"], plan["names"], address, self._settings.patience_s)
         if plan["rank"] == 0:
             self._say(given, "store", address=address, port=group.open())
@@ -152,6 +157,7 @@ class DdpWorker:
         self._steps = plan["first"]
         del self._figures[3 * self._steps :]
         group.wrap(trainable.flat.module, trainable.loss)
+        self._since_s = time.monotonic()
 
     def _train(self, plan: Mapping[str, Any]) -> bool:
         """Step as far as the plan reaches; False: the host has something to say."""
@@ -175,9 +181,12 @@ class DdpWorker:
         def after_backward() -> None:
             clock.finish(own, BACKWARD)
             clock.wait()
+            self._apart_s = time.monotonic() - self._since_s
 
+        self._apart_s = None
         clock.begin()
         times = group.step(x, y, own, total, lambda: clock.pause(own, FORWARD), after_backward)
+        self._since_s = time.monotonic()
         trainable.optimiser.step(trainable.flat.gradient)
         self._figures.extend(min(round(seconds * 1e6), (1 << 32) - 1) for seconds in times)
 

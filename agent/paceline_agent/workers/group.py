@@ -56,7 +56,7 @@ class _Gradients:
 
     def __init__(self, module: nn.Module, when_whole: Callable[[], None]) -> None:
         parameters = [p for p in module.parameters() if p.requires_grad]
-        self._hooks = [p.register_post_accumulate_grad_hook(self._one) for p in parameters]
+        self._hooks = [p.register_post_accumulate_grad_hook(self._one) for p in parameters]  # type: ignore[no-untyped-call]
         self._all, self._when_whole = len(parameters), when_whole
         self.count = 0
 

@@ -37,11 +37,12 @@ from paceline.wire import (
     clip,
 )  # fmt: skip
 from paceline_host import steps as s
-from paceline_host.boards import Lease, part_of
+from paceline_host.boards import GroupWait, Lease, part_of
 from paceline_host.ddp import paces
 from paceline_host.ddp.plan import RoundPlan
 from paceline_host.ddp.steps import (
     NEEDS_CONSENT,
+    WAITED,
     Broken,
     CloseSteps,
     Here,
@@ -98,8 +99,11 @@ class RankMachine(Muster):
         self._order: list[int] = []  # boards of the present group by rank
         self.stage = ""
         self.generation = 0
+        self._called_s = 0.0  # when it was called
         self._warned = False
         self._broke_s: float | None = None  # when the last group ended before its round
+        self._late = False  # the last group waited in vain for somebody
+        self._slow = ""  # who that was, the last time it was found out
         self._idle = 0  # generations in a row that have counted nothing
         self._voids = self._refusals = 0
         self._group_due_s = float("inf")
@@ -306,7 +310,7 @@ class RankMachine(Muster):
             reason = f"{IDLE_GENERATIONS} groups in a row did no step, the last was {self._last_refusal}"
             self._stop(s.Stop(reason), now_s)
             return
-        self.stage, self._stays = HERE, False
+        self.stage, self._stays, self._called_s = HERE, False, now_s
         for index, member in self._work.items():
             member.here = member.done = None
             if member.is_called:
@@ -338,11 +342,39 @@ class RankMachine(Muster):
                     text = f"it has {key} {getattr(m.here, key)}, {first} {getattr(leader, key)}; install the same"
                     self._bar(other, text, now_s)
                     return
+        self._name_slow()
         far = [m.here.address for m in self._work.values() if m.here and not m.here.address.startswith("127.")]
         if far and len(self._work) > 1 and not self.ranks.options["plain"]:  # each rank would refuse, again and again
             self._stop(s.Stop(NEEDS_CONSENT.format(", ".join(far))), now_s)
             return
         self._form(now_s)
+
+    def _name_slow(self) -> None:
+        """All say where they are: tell for whom those waited in vain who had entered the exchange."""
+        apart = {i: m.here.apart_s for i, m in self._work.items() if m.here is not None}
+        slow = [i for i, apart_s in apart.items() if apart_s is None or apart_s >= self.facts.patience_s]
+        if self._late and len(slow) < len(apart):
+            for index in slow:
+                apart_s = apart[index]
+                took = "was not done with it" if apart_s is None else f"needed {apart_s:.3g} s for it"
+                self._was_waited_for(index, took)
+        self._late = False
+
+    def _was_waited_for(self, index: int, why: str) -> None:
+        self._slow = self.boards[index].name
+        step = max([self.first_step, *(m.here.steps for m in self._work.values() if m.here is not None)])
+        text = f"the others waited {self.facts.patience_s:g} s for {self._slow}'s part of step {step}"
+        self._out.append(s.Note(WAITED, f"round {self.round}: {text}: it {why}", index, round=self.round))
+
+    def waiting_groups(self) -> list[GroupWait]:
+        """Return the ranks that have said where they are, and those that are still to do so: they may be in a step."""
+        missing = [i for i, m in self._work.items() if m.here is None]
+        here = tuple(i for i, m in self._work.items() if m.here is not None)
+        if self.stage != HERE or not here or not missing:
+            return []
+        names = tuple(self.boards[i].name for i in missing)
+        until_s = max(self._work[i].due_s for i in missing)
+        return [GroupWait("the group", here, names, self._called_s, until_s)]
 
     def _bar(self, index: int, reason: str, now_s: float) -> None:
         self.boards[index].failures = REFUSALS
@@ -472,7 +504,9 @@ class RankMachine(Muster):
 
     def _is_broken(self, index: int, broken: Broken, now_s: float) -> None:
         name, reason = self.boards[index].name, broken.reason
-        if broken.kind == "late":  # gloo does not say which
+        if broken.kind == "late":  # gloo does not say which, see `_name_slow`
+            self._late = True
+            reason += f"; the last time it was {self._slow}" if self._slow else ""
             reason += "; where a step takes so long, raise run.patience_s or run.steps"
         self._last_refusal = f"{name}: {reason}"
         self._voids += 1
@@ -739,11 +773,14 @@ class RankMachine(Muster):
             if now_s >= member.hold.stalls_s:
                 self._fail(index, member.hold.fault(self.facts.patience_s), now_s)
             elif now_s >= member.due_s:
+                if self.stage == HERE and self._late:
+                    self._was_waited_for(index, "does not say where it is either")
                 what = {HERE: "sign of where it is", STORE: "store", STATE: "state", ACCOUNTS: "account"}
                 self._fail(index, f"no {what.get(self.stage, 'answer')} came in time", now_s)
         if self.stage == STEPS and now_s >= self._group_due_s:
             self._last_refusal = f"no rank made progress for {3 * self.facts.patience_s:g} s"
             self._out.append(s.Note("broken", f"round {self.round}: {self._last_refusal}"))
+            self._late = True
             self._voids += 1
             self._call(now_s)
 
