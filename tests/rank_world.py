@@ -167,6 +167,7 @@ class FakeRank(FakeBoard):
     content = ""  # digest of its data
     buffers = b""  # of its own, as BatchNorm has them
     since_s, apart_s = 0.0, None  # of the present exchange: see paceline_agent.workers.ddp
+    checks: tuple[bool, ...] | list[bool] = ()  # whether its drift was to be found, by group
     lies = False  # what it says of its steps is no table
 
     @property
@@ -234,6 +235,7 @@ class FakeRank(FakeBoard):
             self._put(given, "here", json.dumps(here).encode())
         elif given.what == "schedule":
             self.plan, self.given = json.loads(data), given
+            self.checks = [*self.checks, self.plan["check"]]
             if self.fault:
                 told = {"kind": "unreachable", "reason": self.fault, "blamed": [self.plan["rank"]], "steps": self.steps}
                 self._put(given, "broken", json.dumps(told).encode())

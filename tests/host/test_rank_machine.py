@@ -52,6 +52,9 @@ def test_a_state_of_its_own_is_drift_unless_the_model_has_buffers_of_its_own(own
     assert started(world).run().ok
     check_rounds(world)
     assert bool(world.journal.said("drift")) is not own_buffers
+    assert [rank(world, i).checks for i in range(3)] == [[True, True], [False, True], [False, True]]
+    kept = [f"round {n}: BatchNorm's statistics are those of board-0" for n in (1, 2)]
+    assert world.journal.said("buffers") == (kept if own_buffers else [])
 
 
 def test_the_base_travels_to_one_board_and_only_once() -> None:

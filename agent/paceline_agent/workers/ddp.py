@@ -15,11 +15,12 @@ import traceback
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 
 from paceline.core import permutation
+from paceline.errors import SettingsError
 from paceline.settings import Bounds, load_table
 from paceline.tasks import Task
 from paceline.tasks.modules import Trainable
@@ -41,6 +42,7 @@ class RankSettings:
     minimum: Annotated[int, Bounds(ge=0)]
     patience_s: Annotated[float, Bounds(gt=0)]
     plain: bool  # collectives may travel in plain text off loopback
+    backend: Literal["gloo", "nccl"]
 
 
 class DdpWorker:
@@ -49,7 +51,7 @@ class DdpWorker:
     def __init__(self, task: Task, options: Mapping[str, object]) -> None:
         self._settings = load_table(options, RankSettings, where="ddp")
         self._task = task
-        self._trainable = Trainable(task)
+        self._trainable = Trainable(task, device_of(self._settings.backend))
         self.samples = task.samples
         self.model_bytes = self._trainable.state_bytes
         self.inbox_bytes = self.model_bytes + TEXT_BYTES
@@ -140,8 +142,10 @@ class DdpWorker:
         """Form the group; the first rank's state becomes everybody's."""
         address = address_for(len(plan["names"]), plan["toward"] or self._clock.host)
         need_consent(address, self._settings.plain)
-        trainable, self._apart_s = self._trainable, None
-        group = self._group = Group(plan["rank"], plan["names"], address, self._settings.patience_s)
+        trainable, self._apart_s = self._trainable, 0.0  # to form the group is one exchange after the other
+        group = self._group = Group(
+            plan["rank"], plan["names"], address, self._settings.patience_s, self._settings.backend
+        )
         if plan["rank"] == 0:
             self._say(given, "store", address=address, port=group.open())
         else:
@@ -219,4 +223,16 @@ def drift(trainable: Trainable, theirs: bytes) -> float:
     weights = trainable.flat.weights
     size = weights.numel() * weights.element_size()
     other = torch.frombuffer(bytearray(theirs[:size]), dtype=weights.dtype)
-    return float((weights - other).abs().max())
+    return float((weights - other.to(weights.device)).abs().max())
+
+
+def device_of(backend: str) -> str:
+    """Return where a backend wants the tensors. Raises SettingsError on a board that has no such device."""
+    if backend == "gloo":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise SettingsError(
+            [f'run.backend = "{backend}": torch {torch.__version__} finds no CUDA GPU on this board; expected "gloo", '
+             "or boards with a GPU and a CUDA build of torch each"]
+        )  # fmt: skip
+    return "cuda"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A group of ranks over gloo: its store, its collectives, its gradients. Knows torch.distributed; no host and no task.
 
+Over nccl, where each rank has a CUDA GPU, it goes the same way; that was not tried.
+
 Everything is bound to one chosen address (DECISIONS 21): gloo left to itself resolves the host's own name, which on
 many systems is 127.0.1.1. Every wait ends within the patience.
 """
@@ -74,8 +76,10 @@ class _Gradients:
 class Group:
     """Make it, `open` (rank 0) or `find` the store, `meet`, `share`, `wrap`; then `step`. Raises Broken."""
 
-    def __init__(self, rank: int, names: Sequence[str], address: str, patience_s: float) -> None:
-        self._rank, self._names, self._address = rank, names, address
+    def __init__(
+        self, rank: int, names: Sequence[str], address: str, patience_s: float, backend: str = "gloo"
+    ) -> None:  # fmt: skip
+        self._rank, self._names, self._address, self._backend = rank, names, address, backend
         self._patience = timedelta(seconds=patience_s)
         self._store: Any = None  # a TCPStore
         self._listener: socket.socket | None = None
@@ -133,10 +137,10 @@ class Group:
                 if found[rank][key] != found[0][key]:
                     text = f"{self._names[rank]} has {key} {found[rank][key]}, {self._names[0]} {found[0][key]}"
                     raise Broken("different", text, [rank])
-        os.environ["GLOO_SOCKET_IFNAME"] = interface_of(self._address)
+        os.environ[f"{self._backend.upper()}_SOCKET_IFNAME"] = interface_of(self._address)
         self._try(
             lambda: dist.init_process_group(
-                "gloo", store=store, rank=self._rank, world_size=len(self._names), timeout=self._patience
+                self._backend, store=store, rank=self._rank, world_size=len(self._names), timeout=self._patience
             )
         )
         self._world = dist.group.WORLD
@@ -144,8 +148,9 @@ class Group:
     def share(self, state: bytes) -> bytes:
         """Return the first rank's state."""
         buffer = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+        buffer = buffer.cuda() if self._backend == "nccl" else buffer
         self._try(lambda: dist.broadcast(buffer, src=0))
-        return bytes(memoryview(buffer.numpy()))  # type: ignore[arg-type]
+        return bytes(memoryview(buffer.cpu().numpy()))  # type: ignore[arg-type]
 
     def wrap(self, module: nn.Module, loss: Loss = cross_entropy) -> None:
         """Let the gradients of a module pass through the group; the loss is a mean over samples."""
@@ -160,6 +165,7 @@ class Group:
 
     def _when_whole(self) -> None:
         try:
+            self._finish_computing()
             self._after_backward()
         except BaseException as error:
             self._raised = error
@@ -181,6 +187,7 @@ class Group:
         gradients.count, self._after_backward, self._raised = 0, after_backward, None
         begin_s = time.monotonic()
         output = self._forward(x)
+        self._finish_computing()
         after_forward()
         forward_s = time.monotonic() - begin_s
         loss = self._loss(output, y) if own else output.sum() * 0
@@ -194,7 +201,13 @@ class Group:
                 raise broken_by(error, self._patience.total_seconds()) from None
         if self._raised is not None:
             raise self._raised
+        self._finish_computing()
         return forward_s, self._whole_s - begin_s, time.monotonic() - self._whole_s
+
+    def _finish_computing(self) -> None:
+        """A GPU is given its work and left to it; what is timed must be done."""
+        if self._backend == "nccl":
+            torch.cuda.synchronize()
 
     def _factor(self, loss: torch.Tensor, own: int, total: int) -> torch.Tensor:
         """Return what the backward pass begins with: torch averages the ranks, and no pass over gradients is ours."""

@@ -77,6 +77,7 @@ class _Member:
     is_called: bool = True  # False: it is called once it has the base
     loads: bool = False  # the base travels with this lease
     trusted: bool = False  # its memory was the base when it got this lease
+    near: bool = False  # or was what the last round left there, perhaps with buffers of its own: its drift can be told
     here: Here | None = None
     done: bytes | None = None
     commit: Commit | None = None
@@ -109,7 +110,7 @@ class RankMachine(Muster):
         self._group_due_s = float("inf")
         self._stays = False  # the deal that is on its way to the disk is for the group that is there
         self._planned_s: float | None = None  # of this round, once its plan is on disk
-        self._holders: set[int] = set()  # boards whose memory is the base
+        self._states: dict[int, str] = {}  # by board: what is in its memory since the last round's end
         self._giver: int | None = None
         self._lease_number = 0
         self._attempt = 0
@@ -149,14 +150,14 @@ class RankMachine(Muster):
         self._plan(now_s)
 
     def _is_ready(self, index: int, now_s: float) -> None:
-        self._holders.discard(index)
+        self._states.pop(index, None)
         if self.phase == "planning" and self.stage != PLAN:
             self._plan(now_s)
         elif self.phase == "working" and not self._work and self.stage == "":
             self._begin_anew("a board is back", now_s)
 
     def _is_gone(self, index: int, reason: str, now_s: float) -> None:
-        self._holders.discard(index)
+        self._states.pop(index, None)
         if index in self._work:
             self._drop(index, "lost", reason, now_s)
 
@@ -247,7 +248,7 @@ class RankMachine(Muster):
             self._alone(now_s)
             return
         self._alone_s = None
-        self._giver = next((i for i in present if i in self._holders), present[0])
+        self._giver = next((i for i in present if self._has_base(i)), present[0])
         self._attempt += 1
         slices = {item.board: item for item in plan.slices}
         for index in present:
@@ -255,15 +256,20 @@ class RankMachine(Muster):
             self._lease(index, item, now_s)
         self._call(now_s)
 
+    def _has_base(self, index: int) -> bool:
+        return self._states.get(index) == self._base
+
     def _lease(self, index: int, item: Slice, now_s: float) -> None:
         board, facts = self.boards[index], self.facts
         assert board.session is not None
         self._lease_number += 1
         lease_s = FIRST_LEASE * facts.patience_s
-        gives = index == self._giver and index not in self._holders
+        gives = index == self._giver and not self._has_base(index)
         base = self._base if gives else ""
         hold = Lease(self._lease_number, item, base, now_s, lease_s, float("inf"))
-        member = self._work[index] = _Member(hold, loads=gives, trusted=index in self._holders)
+        member = self._work[index] = _Member(
+            hold, loads=gives, trusted=self._has_base(index), near=index in self._states
+        )
         board.lease, board.since_s, board.share = hold, now_s, self._plan_of().shares.get(index, 0)
         nbytes = facts.model_bytes if gives else 0
         inline = 0 < nbytes <= INLINE_BYTES
@@ -437,7 +443,7 @@ class RankMachine(Muster):
             "rank": self._order.index(index), "names": [self.boards[i].name for i in self._order], "address": address,
             "port": port, "toward": toward, "first": plan.first, "steps": plan.steps, "place": plan.place,
             "shares": [shares.get(i, 0) for i in self._order],
-            "check": (member.trusted or member.here.state) and member.here.steps == plan.first,
+            "check": (member.near or member.here.state) and member.here.steps == plan.first,
             "stretch": self._stretch, "stays": self._stays,
         }  # fmt: skip
         self._tell(index, "schedule", json.dumps(told).encode())
@@ -578,6 +584,9 @@ class RankMachine(Muster):
         if self.phase != "working" or self.stage != KEEPING:
             return
         self.stage = ACCOUNTS
+        if self.ranks.own_buffers:
+            text = f"round {self.round}: BatchNorm's statistics are those of {self.boards[event.board].name}"
+            self._out.append(s.Note("buffers", text, event.board, loud=False, round=self.round))
         for index, member in self._work.items():
             if member.commit is None:
                 self._tell(index, "close", b"-")
@@ -652,14 +661,13 @@ class RankMachine(Muster):
     def _settle(self, left_sha256: str, base_sha256: str, now_s: float) -> None:
         """The round is on disk, and left this state with its ranks; the next one begins with the base."""
         self._base = base_sha256
-        self._holders = set()
+        self._states = {}
         for index, member in self._work.items():
             board, result = self.boards[index], member.hold.result
             self._counted.add((member.hold.slice.round, member.hold.slice.index))
-            if result is not None and result.update_sha256 == left_sha256 and board.usable:
-                if left_sha256 == base_sha256:
-                    self._holders.add(index)
-            elif result is not None and not self.ranks.own_buffers:
+            if result is not None and board.usable and left_sha256 == base_sha256:
+                self._states[index] = result.update_sha256
+            if result is not None and result.update_sha256 != left_sha256 and not self.ranks.own_buffers:
                 text = f"its state after round {self.round} is {result.update_sha256[:12]}, expected {left_sha256[:12]}"
                 self._out.append(s.Note("drift", f"{board.name}: {text}", index))
             if board.session is not None and board.session.lease == member.hold.number:
@@ -682,7 +690,7 @@ class RankMachine(Muster):
             self.stage = ""
             self._alone(now_s)
             return
-        self._holders.clear()  # their memory has gone on
+        self._states.clear()  # their memory has gone on
         self._gather_again(plan, now_s)
 
     def _gather_again(self, plan: RoundPlan, now_s: float) -> None:
@@ -756,7 +764,7 @@ class RankMachine(Muster):
         self._out.append(s.Note("failed", f"{board.name}: {reason}", index))
         board.failures += 1
         self._bar_if_hopeless(index, reason)
-        self._holders.discard(index)
+        self._states.pop(index, None)
         if message.lease == 0:
             board.ready = None
         if index in self._work:
