@@ -34,8 +34,8 @@ class Target:
         )
 
     def is_known(self, rounds: Sequence[RoundFigures]) -> bool:
-        """Tell whether the task has such a thing."""
-        return any(self._of(one) is not None for one in rounds)
+        """Tell whether the task has such a thing, as far as there are rounds that would say."""
+        return not rounds or any(self._of(one) is not None for one in rounds)
 
     def first(self, rounds: Sequence[RoundFigures]) -> RoundFigures | None:
         """Return the round that reached it first; None: none did."""

@@ -237,7 +237,7 @@ class Group:
         """
         if self._gradients is not None:
             self._gradients.close()
-        self._model = self._gradients = None
+        self._model = self._gradients = self._raised = None
         gc.collect()  # the model is a part of cycles
         if dist.is_initialized():
             with suppress(RuntimeError):
