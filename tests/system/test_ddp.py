@@ -328,7 +328,7 @@ def test_the_shipped_experiment_is_verified_as_it_is_but_for_its_size(tmp_path: 
         texts = {"fleet.profile": bench.profile(BOARDS), "data.folder": str(pictures)}
         changes = {**texts, "run.budget": BUDGET, "run.steps": 1}
         sets = [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-        found = bench.call("paceline", "verify", "ddp", EXPERIMENTS / "ddp.toml", *sets, "--json")
+        found = bench.start("verify", "paceline", "verify", "ddp", EXPERIMENTS / "ddp.toml", *sets, "--json")
         assert found.ends(90.0) == 0, found.err
     rows = json.loads(found.out)["differences"]
     assert [(row["precision"], row["ok"], row["samples"]) for row in rows] == [
