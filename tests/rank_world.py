@@ -166,6 +166,8 @@ class FakeRank(FakeBoard):
     fault = ""  # what it says instead of joining
     content = ""  # digest of its data
     buffers = b""  # of its own, as BatchNorm has them
+    since_s, apart_s = 0.0, None  # of the present exchange: see paceline_agent.workers.ddp
+    checks: tuple[bool, ...] | list[bool] = ()  # whether its drift was to be found, by group
     lies = False  # what it says of its steps is no table
 
     @property
@@ -229,10 +231,11 @@ class FakeRank(FakeBoard):
                 self.memory, self.holds = bytes(self.model[: world.facts.model_bytes]), True
             self.loaded = True
             here = {"steps": self.steps, "state": self.holds, "torch": "2.4", "dtype": self.dtype,
-                    "address": f"10.0.0.{self.index}"}  # fmt: skip
+                    "address": f"10.0.0.{self.index}", "apart_s": self.apart_s}  # fmt: skip
             self._put(given, "here", json.dumps(here).encode())
         elif given.what == "schedule":
             self.plan, self.given = json.loads(data), given
+            self.checks = [*self.checks, self.plan["check"]]
             if self.fault:
                 told = {"kind": "unreachable", "reason": self.fault, "blamed": [self.plan["rank"]], "steps": self.steps}
                 self._put(given, "broken", json.dumps(told).encode())
@@ -263,18 +266,20 @@ class FakeRank(FakeBoard):
         self._work_on()
 
     def _work_on(self) -> None:
-        group, step = self.group, self.steps - self.plan["first"]
+        world, group, step = self.world, self.group, self.steps - self.plan["first"]
         mine = [self.plan["place"] + place for place in self.deal.places(step, self.plan["rank"])]
         life, trainer_life = self.life, self.trainer_life
+        self.since_s, self.apart_s = world.now_s, None
 
         def arrive() -> None:
             is_same = (life, trainer_life) == (self.life, self.trainer_life) and self.group is group
             if self.alive and is_same and not self.stuck and group is not None:
                 self.spent += len(mine)
+                self.apart_s = world.now_s - self.since_s
                 self.step(am.WorkProgress(self.given.lease, self.spent))
                 group.arrive(self.plan["rank"], mine)
 
-        self.world.at(self.pace_s * 0.1 * len(mine), arrive)
+        world.at(self.pace_s * 0.1 * len(mine), arrive)
 
     def complete(self, group: FakeGroup, union: list[int]) -> None:
         """The step's sum is here."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -212,3 +213,35 @@ def broken(rank: int, world: int, shares: list[int]) -> Any:
     for x, y in reporter.steps(DataLoader(dataset, batch_sampler=sampler)):
         mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
     return reporter.end_round()
+
+
+class Noted(Broken):
+    """One that remembers."""
+
+    joules: dict[int, float | None]
+
+    def observe(self, i: int, seconds: float, energy_j: float | None, samples: int) -> None:
+        self.joules[i] = energy_j
+
+
+def metered(rank: int, world: int, said: list[str | float | None]) -> Any:
+    """End a round with meters that say this, rank by rank; a text is raised. Return what rank 0's controller heard."""
+
+    def joules() -> float | None:
+        value = said[rank]
+        if isinstance(value, str):
+            raise OSError(value)
+        return value
+
+    dataset = data(16)
+    model = DistributedDataParallel(network())
+    sampler = UnevenBatchSampler(len(dataset), batch=16)
+    controller = Noted([8, 8])
+    controller.joules = {}
+    reporter = RoundReporter(model, sampler, controller, joules=joules)
+    for x, y in reporter.steps(DataLoader(dataset, batch_sampler=sampler)):
+        mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        shares = reporter.end_round()
+    return {"shares": shares, "heard": list(controller.joules.items()), "told": [str(one.message) for one in told]}

@@ -17,17 +17,19 @@ GROUP = 4  # ranks of the first group that forms; each next one has lost a rank
 TURNS = 2000
 BLOCK = 200  # turns of which one ratio is taken
 WARM = 200  # of them, until caches and buckets are what they stay
+WAYS = {"plain": "as it is", "rank": "a run's", "hook": "with SampleMean"}
 PROGRAM = "paceline_agent.workers.group_cost"
 
 
 def measure(turns: int = TURNS, warm: int = WARM) -> Iterator[tuple[str, str, list[float]]]:
     """Yield name, unit and values of each figure. Raises RunError."""
     found = _ranks(RANKS, turns)
-    plain, hook, plain_cpu, hook_cpu = (found[name][warm:] for name in ("plain", "hook", "plain_cpu", "hook_cpu"))
-    yield f"DDP, a step of {RANKS} ranks: as it is", "ms", [us * 1e-3 for us in plain]
-    yield f"DDP, a step of {RANKS} ranks: with SampleMean", "ms", [us * 1e-3 for us in hook]
-    yield "DDP, time: with SampleMean / as it is", "x", list(_ratios(hook, plain))
-    yield "DDP, processors' time: with SampleMean / as it is", "x", list(_ratios(hook_cpu, plain_cpu))
+    series = {name: values[warm:] for name, values in found.items()}
+    for way, text in WAYS.items():
+        yield f"DDP, a step of {RANKS} ranks: {text}", "ms", [us * 1e-3 for us in series[way]]
+    for way, text in list(WAYS.items())[1:]:
+        yield f"DDP, time: {text} / as it is", "x", list(_ratios(series[way], series["plain"]))
+        yield f"DDP, processors' time: {text} / as it is", "x", list(_ratios(series[f"{way}_cpu"], series["plain_cpu"]))
     found = _ranks(GROUP, 0)
     yield f"DDP, {GROUP} ranks and fewer: until a group has formed", "ms", [us * 1e-3 for us in found["form"]]
     yield "DDP: from a loss to the next group's first step", "ms", [us * 1e-3 for us in found["again"]]
@@ -50,15 +52,18 @@ def _ranks(world: int, turns: int) -> dict[str, list[int]]:
             life.callback(_end, ranks[-1])
         first, others = ranks[0], ranks[1:]
         assert first.stdout is not None
+        found: dict[str, list[int]] = {}
         for line in first.stdout:
             if line.startswith("{"):
-                found: dict[str, list[int]] = json.loads(line)
-                return found
+                found |= json.loads(line)
+                continue
             for one in others:
                 assert one.stdin is not None
                 if one.poll() is None:
                     one.stdin.write(line)
                     one.stdin.flush()
+    if found:
+        return found
     raise RunError("the benchmark's ranks ended without figures; what they said stands above")
 
 

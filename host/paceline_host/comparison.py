@@ -186,6 +186,7 @@ class Comparison:
             self._trainable = ddp_run.check(experiment.run, self._task, 0 if self._silos else len(self.names))
             largest = max((len(silo.boards) for silo in self._silos), default=len(self.names))
             ddp_run.consent(experiment.run, fleet, largest)
+            ddp_run.backend(experiment.run, fleet)
             for note in ddp_run.notes(self._trainable):
                 watcher.say(note)
         if not self._silos and budget > (

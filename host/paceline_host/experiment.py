@@ -43,6 +43,7 @@ class RunSettings:
     minimum: Annotated[int, Bounds(ge=1)] = 1  # samples that each board gets at least, so that its cost stays known
     steps: Annotated[int, Bounds(ge=0, le=20_000)] = 0  # ddp, hfl: optimiser steps of a round
     min_batch: Annotated[int, Bounds(ge=0, le=65_536)] = 1  # samples of each board in each such step; 0: may pause
+    backend: Literal["gloo", "nccl"] = "gloo"  # ddp, hfl: carries the gradients; nccl: of boards with a CUDA GPU each
     allow_plain_collectives: bool = False  # gloo is plain text; off loopback it needs this consent
     patience_s: Annotated[float, Bounds(ge=0.5, le=86_400)] = 30.0  # the one knob: every wait is derived from it
     chunk_bytes: Annotated[int, Bounds(ge=1 << 15, le=1 << 20)] = 1 << 19  # at most; slow links get smaller ones

@@ -20,9 +20,10 @@ from paceline_host.journal import JOURNAL
 from paceline_host.mixing.figures import MixFigures
 from paceline_host.records import PARTS
 from paceline_host.runs import run_folders
+from paceline_host.target import Target
 
 SCHEMA = "paceline-report-1"
-TARGET = "to the target accuracy"
+TARGET = "to the target"
 REFERENCE = "equal"  # the policy that others are compared with
 UNKNOWN = "unknown"
 WIDTH = 100
@@ -44,7 +45,7 @@ class Report:
     name: str
     runs: tuple[RunFigures, ...]
     beside: tuple[RunFigures, ...] = ()  # runs of the same comparison that are not shown, only compared with
-    target: float | None = None  # accuracy until which time and joules are counted
+    target: Target | None = None  # until which time and joules are counted
 
     def change(self, run: RunFigures) -> Change | None:
         """Compare a run with the reference; None when there is none, or the run is it."""
@@ -86,7 +87,12 @@ class Report:
             **entry,
             "pace_held": not run.late, "counted_exactly_once": not run.faults and bool(run.rounds),
             "against_equal": None if change is None else asdict(change),
+            **({} if self.target is None else {"target": asdict(self.target), "to_target": self._to_target(run)}),
         }  # fmt: skip
+
+    def _to_target(self, run: RunFigures) -> dict[str, Any] | None:
+        first = None if self.target is None else self.target.first(run.rounds)
+        return None if first is None else {"round": first.round, "seconds": first.end_s, "joules": first.joules}
 
 
 def load_report(folder: Path) -> Report:
@@ -228,9 +234,11 @@ def _accuracy(report: Report, run: RunFigures) -> str:
 
 
 def _until(report: Report, run: RunFigures, figure: Callable[[RoundFigures], str]) -> str:
-    """Return a figure of the round that reached the target first (DECISIONS 42)."""
-    found = (one for one in run.rounds if one.accuracy is not None and one.accuracy >= (report.target or 0.0))
-    first = next(found, None)
+    """Return a figure of the round that reached the target first."""
+    target = report.target
+    if target is None or not target.is_known(run.rounds):
+        return "none"  # the task has no such thing
+    first = target.first(run.rounds)
     return "not reached" if first is None else figure(first)
 
 
@@ -361,6 +369,9 @@ def notes(report: Report) -> list[str]:
         found += [f"{name}: readings of {board}: {', '.join(said)}" for board, said in run.joules.flags.items()]
         if run.ranks is not None and run.ranks.voided:
             found.append(f"{name}: {run.ranks.voided} groups ended before their round; their steps in flight were void")
+        if run.ranks is not None and run.ranks.waited:
+            times = ", ".join(f"{board} ({count} times)" for board, count in run.ranks.waited.items())
+            found.append(f"{name}: groups ended as the others waited a whole patience for the step of {times}")
         if run.mixing is not None:
             ages = ", ".join(f"{ages}: {count:,}" for ages, count in run.mixing.by_octave.items())
             found.append(f"{name}: updates by the number of others mixed in since their model was handed out: {ages}")
@@ -380,6 +391,8 @@ def notes(report: Report) -> list[str]:
                 f"{name}: {run.voided} leases ended without a counted result; their samples were dealt out again"
             )
         found += [f"{name}: FAULT in the ledger: {fault}" for fault in run.faults]
+    if report.target is not None and not all(report.target.is_known(run.rounds) for run in report.runs):
+        found.append(f"{report.runs[0].run.task} has no {report.target.what} to reach; expected: --target loss=X")
     if len(report.runs) > 1:
         found.append("one seed: accuracies that differ by a fraction of a point do not differ")
     return list(dict.fromkeys(found))

@@ -59,6 +59,7 @@ class Recording:
             self.run: Run = ledger.run
             self.names = [board.name for board in ledger.boards()]
             rounds, rows, energy = ledger.rounds(), ledger.contributions(verdict="accepted"), ledger.energy()
+            lost = {(c.round, c.board) for c in ledger.contributions() if c.verdict != "accepted"}
             idle = left_out.read(ledger.events(left_out.KIND))
             self.plans = {
                 row.round: {s.board: s.samples for s in ledger.slices(row.round) if s.redealt_from is None}
@@ -79,6 +80,7 @@ class Recording:
             for one in rows:
                 done[one.round, one.board] += one.samples
             self.plans = {round_: {board: done[round_, board] for board in plan} for round_, plan in self.plans.items()}
+        self.lost = {n: [self.names[board] for round_, board in sorted(lost) if round_ == n] for n in self.plans}
         self._folder, self.minimum = folder, minimum_of(folder)
         self.measured_s = sum(row.makespan_s for row in rounds if row.makespan_s is not None)
         self._costs = _costs(rows)
@@ -149,8 +151,12 @@ def whatif(folder: Path, policies: Sequence[str]) -> dict[str, Any]:
         "measured_makespan_s": recording.measured_s, "boards": recording.names,
         "recorded": _entry(recorded, recorded),
         "policies": [_entry(recording.under(name), recorded) for name in policies],
-        "notes": [f"{name}: by plans of whole rounds; what it gains within one is left out" for name in policies
-                  if policy(name).every],
+        "notes": [
+            *(f"{name}: by plans of whole rounds; what it gains within one is left out" for name in policies
+              if policy(name).every),
+            *(f"round {n}: {', '.join(names)} lost work in it; it is told as it was planned, as if nobody had"
+              for n, names in recording.lost.items() if names),
+        ],
     }  # fmt: skip
 
 

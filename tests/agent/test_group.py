@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.errors import DataError
+from paceline.errors import DataError, SettingsError
+from paceline_agent.workers.ddp import device_of
 from paceline_agent.workers.group import (
     Broken,
     Group,
@@ -119,3 +120,12 @@ def test_ranks_that_differ_are_named_before_any_collective(key: str, ours: str, 
         assert f"slow has {key} {theirs}, fast {ours}" in str(one)
     first.close()
     second.close()
+
+
+def test_a_board_without_a_gpu_refuses_nccl_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device_of("gloo") == "cpu"
+    with pytest.raises(
+        SettingsError, match=r'run.backend = "nccl": torch \S+ finds no CUDA GPU on this board; expected'
+    ):
+        device_of("nccl")

@@ -113,6 +113,13 @@ def test_what_rank_0s_controller_does_wrong_ends_all_ranks(ranks: Ranks, shares:
         assert told == {"error": f"CoreError: rank 0 got no shares: {said}"}
 
 
+def test_a_meter_that_raises_makes_its_ranks_joules_unknown_and_leaves_nobody_waiting(ranks: Ranks) -> None:
+    first, second = ranks.run("tests.torch_cases:metered", 2, said=[2.5, "no such sensor"])
+    assert first == {"shares": [8, 8], "heard": [[0, 2.5], [1, None]], "told": []}
+    assert second["shares"] == [8, 8]
+    assert second["told"] == ["rank 1: its joules of this round are unknown: OSError: no such sensor"]
+
+
 def test_one_alone_needs_no_group() -> None:
     import torch
 

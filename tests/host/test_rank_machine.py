@@ -52,6 +52,9 @@ def test_a_state_of_its_own_is_drift_unless_the_model_has_buffers_of_its_own(own
     assert started(world).run().ok
     check_rounds(world)
     assert bool(world.journal.said("drift")) is not own_buffers
+    assert [rank(world, i).checks for i in range(3)] == [[True, True], [False, True], [False, True]]
+    kept = [f"round {n}: BatchNorm's statistics are those of board-0" for n in (1, 2)]
+    assert world.journal.said("buffers") == (kept if own_buffers else [])
 
 
 def test_the_base_travels_to_one_board_and_only_once() -> None:
@@ -245,9 +248,17 @@ def test_a_rank_that_stops_inside_a_step_is_found_by_the_others_watchdog() -> No
     world = started(RankWorld(rounds=1, paces_s=(1.0, 1.0, 1.0)))
     stuck = rank(world, 1)
     world.at(0.6, lambda: setattr(stuck, "stuck", True))
+    waits: list[tuple[str, tuple[str, ...]]] = []
+    world.at(
+        1.7 * world.facts.patience_s,
+        lambda: waits.extend((wait.who, wait.names) for wait in world.machine.waiting_groups()),
+    )
     assert world.run().ok
     check_rounds(world)
     assert world.journal.said("broken")
+    (waited,) = world.journal.said("waited")
+    assert re.match(r"round 1: the others waited 30 s for board-1's part of step \d: it does not say where", waited)
+    assert waits == [("the group", ("board-1",))], "which `paceline status` shows meanwhile"
     assert any("board-1: no sign of where it is" in text for text in world.journal.said("rejected"))
 
 
@@ -266,6 +277,10 @@ def test_a_rank_whose_step_takes_longer_than_the_patience_ends_the_run_with_what
     finish = started(world).run()
     assert not finish.ok
     assert finish.reason.startswith("5 groups in a row did no step, the last was board-")
+    assert "the last time it was board-1; where" in finish.reason
+    waited = world.journal.said("waited")
+    assert len(waited) == 4  # nobody is called after the fifth
+    assert all("board-1's part of step 0: it was not done with it" in text for text in waited)
     assert finish.reason.endswith("where a step takes so long, raise run.patience_s or run.steps")
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import struct
 import zlib
@@ -21,6 +22,7 @@ from paceline_host.plot import draw
 from paceline_host.profile import BoardProfile
 from paceline_host.records import Board, Energy, Run
 from paceline_host.report import load_report, render
+from paceline_host.target import Target
 
 from .run_folder import Story, run_row
 
@@ -93,15 +95,38 @@ def test_the_table_compares_with_equal(tmp_path: Path) -> None:
 
 def test_time_and_joules_are_counted_until_an_accuracy_was_reached(tmp_path: Path) -> None:
     report = load_report(compared(tmp_path))
-    assert "target accuracy" not in render(report)
+    assert "to the target" not in render(report)
     first, last = report.runs[1].rounds[1], report.runs[1].rounds[-1]
     assert first.accuracy is not None
     assert last.accuracy is not None
-    text = render(replace(report, target=first.accuracy))
-    assert cells(text, "time to the target accuracy")[1] == f"{first.end_s:.2f} s"
-    assert cells(text, "joules to the target accuracy")[1] == f"{first.joules:.1f} J"
-    text = render(replace(report, target=last.accuracy + 0.01))
-    assert cells(text, "time to the target accuracy") == ["not reached", "not reached"]
+    text = render(replace(report, target=Target("accuracy", first.accuracy)))
+    assert cells(text, "time to the target")[1] == f"{first.end_s:.2f} s"
+    assert cells(text, "joules to the target")[1] == f"{first.joules:.1f} J"
+    text = render(replace(report, target=Target("accuracy", last.accuracy + 0.01)))
+    assert cells(text, "time to the target") == ["not reached", "not reached"]
+
+
+def test_a_task_without_accuracy_has_a_loss_to_reach(tmp_path: Path) -> None:
+    report = load_report(compared(tmp_path, accuracy=(None, None, None)))
+    first = report.runs[1].rounds[1]
+    assert first.loss is not None
+    assert report.runs[1].rounds[0].loss > first.loss  # type: ignore[operator]
+    told = replace(report, target=Target.read(f"loss={first.loss}"))
+    assert cells(render(told), "time to the target")[1] == f"{first.end_s:.2f} s"
+    assert cells(render(told), "joules to the target")[1] == f"{first.joules:.1f} J"
+    entry = told.as_json()["runs"][1]
+    assert entry["target"] == {"what": "loss", "value": first.loss}
+    assert entry["to_target"] == {"round": first.round, "seconds": first.end_s, "joules": first.joules}
+    assert "to_target" not in report.as_json()["runs"][1]
+    wrong = render(replace(report, target=Target.read("0.9")))
+    assert cells(wrong, "time to the target")[1] == "none"
+    assert "has no accuracy to reach; expected: --target loss=X" in wrong
+
+
+@pytest.mark.parametrize("text", ["0", "1.5", "loss=0", "loss=inf", "loss=nan", "loss", "rmse=0.5", ""])
+def test_a_target_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is no target; expected .*, or loss=X with X above 0"):
+        Target.read(text)
 
 
 def test_json_says_the_same(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from .fleet_tools import TRAIN, Bench, Declared, until
 from .test_resume import KILLED, mortal
 
 PLANTED = Path(__file__).parent / "planted"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 BOARDS = {"fast": Declared(speed=400.0), "middle": Declared(speed=200.0), "slow": Declared(speed=100.0)}
 STEPS, ROUNDS, BUDGET = 5, 2, 60
 POLICIES = ["equal", "time", "ema-batch", "ema-batch:every=2"]
@@ -157,9 +158,45 @@ def test_a_rank_that_is_killed_or_stopped_changes_nothing_of_what_is_trained(
         assert same(models(folder, pictures), alone)
         with Ledger(folder) as ledger:
             assert any(c.verdict != "accepted" for c in ledger.contributions())
+            waited = [event.board for event in ledger.events("waited")]
+            assert waited == ([2] if number == signal.SIGSTOP else [])
             formed = [str(event.detail) for event in ledger.events("formed")]
             assert formed
             assert "again a group, of 2 ranks" in formed[-1]
+        whatif = bench.call("paceline", "whatif", folder, "--policy", "time", "--json")
+        assert whatif.ends() == 0, whatif.err
+        found = json.loads(whatif.out)
+        assert found["notes"][0] == "round 1: slow lost work in it; it is told as it was planned, as if nobody had"
+        assert sum(found["recorded"]["shares"]) == sum(found["policies"][0]["shares"]) == BUDGET
+        assert found["policies"][0]["seconds"] > 0
+
+
+def test_a_rank_whose_step_outlasts_the_patience_is_told_by_name(
+    tmp_path: Path, pictures: Path, alone: list[np.ndarray[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("PYTHONPATH", str(PLANTED))
+    monkeypatch.setenv("PACELINE_PLANTED", "still")
+    monkeypatch.setenv("PACELINE_PLANT", str(mark))
+    with Bench(tmp_path) as bench:
+        host = bench.host(experiment(bench, pictures, {"patience_s": 3.0}))
+        until("a rank to stand still", mark.exists)
+        try:
+            bench.watch("exp-001/equal", "the others to give up", lambda ledger: ledger.events("broken"), host)
+        finally:
+            os.kill(int(mark.read_text("utf-8")), signal.SIGCONT)
+        assert host.ends() == 0, host.err
+        folder = bench.folder / "runs" / "exp-001"
+        assert same(models(folder / "equal", pictures), alone)
+        with Ledger(folder / "equal") as ledger:
+            ((board, text),) = [(event.board, str(event.detail)) for event in ledger.events("waited")]
+            assert all(c.verdict == "accepted" for c in ledger.contributions()), "it is late, and not lost"
+        assert board == 2
+        assert text.startswith("round 1: the others waited 3 s for slow's part of step 1: it needed ")
+        assert text in host.err
+        assert "waited a whole patience for the step of slow (1 times)" in render(load_report(folder)).replace(
+            "\n  ", " "
+        )
 
 
 def test_a_board_that_stands_still_beyond_the_patience_and_comes_to_is_in_again(tmp_path: Path, pictures: Path) -> None:
@@ -286,6 +323,37 @@ def test_verify_finds_the_right_scaling_right_and_a_wrong_one_wrong(
         assert neither.err.count("the model has BatchNorm: each rank") == 1
 
 
+def test_the_shipped_experiment_is_verified_as_it_is_but_for_its_size(tmp_path: Path, pictures: Path) -> None:
+    with Bench(tmp_path) as bench:
+        texts = {"fleet.profile": bench.profile(BOARDS), "data.folder": str(pictures)}
+        changes = {**texts, "run.budget": BUDGET, "run.steps": 1}
+        sets = [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+        found = bench.start("verify", "paceline", "verify", "ddp", EXPERIMENTS / "ddp.toml", *sets, "--json")
+        assert found.ends(90.0) == 0, found.err
+    rows = json.loads(found.out)["differences"]
+    assert [(row["precision"], row["ok"], row["samples"]) for row in rows] == [
+        ("float64", True, BUDGET), ("float32", True, BUDGET),
+    ]  # fmt: skip
+    assert len(set(rows[0]["shares"])) == len(BOARDS), "equal ones would hide the mean of means"
+
+
+def test_batch_norms_statistics_are_one_ranks_and_the_weights_do_not_drift(tmp_path: Path, pictures: Path) -> None:
+    boards = {name: BOARDS[name] for name in ("fast", "slow")}
+    with Bench(tmp_path) as bench:
+        host = bench.host(experiment(bench, pictures, task={"norm": "batch"}, boards=boards))
+        assert host.ends() == 0, host.err
+    assert "each rank normalises by its own batch, and batches are unequal" in host.err
+    folder = tmp_path / "runs" / "exp-001" / "equal"
+    with Ledger(folder) as ledger:
+        kept = [(event.round, event.board) for event in ledger.events("buffers")]
+        assert kept == [(1, 0), (2, 0)]
+        assert {row.update_sha256 for row in ledger.contributions(1, "accepted")} != {None}
+        assert len({row.update_sha256 for row in ledger.contributions(1, "accepted")}) == 2, "each has its own"
+    ranks = load_report(folder).runs[0].ranks
+    assert ranks is not None
+    assert ranks.drift == 0
+
+
 def test_training_that_diverges_ends_with_the_reason(tmp_path: Path, pictures: Path) -> None:
     with Bench(tmp_path) as bench:
         deep = {"model": "mlp", "hidden": [32] * 4, "learning_rate": 100.0, "precision": "float32"}
@@ -311,6 +379,11 @@ def test_training_that_diverges_ends_with_the_reason(tmp_path: Path, pictures: P
         ({"steps": 30}, {}, "expected at most 20 steps"),
         ({"steps": 0}, {}, "run.steps is missing"),
         ({}, {"name": "linear"}, "its model is no torch module"),
+        (
+            {"backend": "nccl"},
+            {},
+            'run.backend = "nccl": the emulated boards of a local fleet train on the CPU; expected',
+        ),
         ({"regime": "pma"}, {}, "only regime ddp has such steps"),
         ({"regime": "pma", "policies": ["ema-batch:every=2"]}, {}, "counts steps of a round, which regime pma has not"),
     ],

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 import traceback
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 
 from paceline.core import permutation
+from paceline.errors import SettingsError
 from paceline.settings import Bounds, load_table
 from paceline.tasks import Task
 from paceline.tasks.modules import Trainable
@@ -40,6 +42,7 @@ class RankSettings:
     minimum: Annotated[int, Bounds(ge=0)]
     patience_s: Annotated[float, Bounds(gt=0)]
     plain: bool  # collectives may travel in plain text off loopback
+    backend: Literal["gloo", "nccl"]
 
 
 class DdpWorker:
@@ -48,7 +51,7 @@ class DdpWorker:
     def __init__(self, task: Task, options: Mapping[str, object]) -> None:
         self._settings = load_table(options, RankSettings, where="ddp")
         self._task = task
-        self._trainable = Trainable(task)
+        self._trainable = Trainable(task, device_of(self._settings.backend))
         self.samples = task.samples
         self.model_bytes = self._trainable.state_bytes
         self.inbox_bytes = self.model_bytes + TEXT_BYTES
@@ -56,6 +59,8 @@ class DdpWorker:
         self.update_bytes = 0
         self._holds = False  # the memory is a state of the present lease
         self._order: tuple[int, Any] = (-1, None)
+        self._since_s = 0.0  # when the last exchange was over
+        self._apart_s: float | None = None  # from then until this rank entered the present one; None: it has not
 
     def warm_up(self, batch: int) -> None:
         self._trainable.initial_state()
@@ -68,6 +73,7 @@ class DdpWorker:
         self._steps, self._figures, self._drift, self._holds = 0, array("I"), 0.0, False
         self._seed, self._clock, self._update = work.plan_seed, clock, update
         self._group: Group | None = None
+        self._since_s, self._apart_s = 0.0, None
         loaded = False
         try:
             while True:
@@ -106,6 +112,7 @@ class DdpWorker:
         self._say(
             given, "here", steps=self._steps, state=self._holds, torch=torch.__version__.partition("+")[0],
             dtype=self._trainable.precision, address=address_towards(self._clock.host),
+            apart_s=self._apart_s,
         )  # fmt: skip
 
     def _leave(self) -> None:
@@ -135,8 +142,10 @@ class DdpWorker:
         """Form the group; the first rank's state becomes everybody's."""
         address = address_for(len(plan["names"]), plan["toward"] or self._clock.host)
         need_consent(address, self._settings.plain)
-        trainable = self._trainable
-        group = self._group = Group(plan["rank"], plan["names"], address, self._settings.patience_s)
+        trainable, self._apart_s = self._trainable, 0.0  # to form the group is one exchange after the other
+        group = self._group = Group(
+            plan["rank"], plan["names"], address, self._settings.patience_s, self._settings.backend
+        )
         if plan["rank"] == 0:
             self._say(given, "store", address=address, port=group.open())
         else:
@@ -152,6 +161,7 @@ class DdpWorker:
         self._steps = plan["first"]
         del self._figures[3 * self._steps :]
         group.wrap(trainable.flat.module, trainable.loss)
+        self._since_s = time.monotonic()
 
     def _train(self, plan: Mapping[str, Any]) -> bool:
         """Step as far as the plan reaches; False: the host has something to say."""
@@ -175,9 +185,12 @@ class DdpWorker:
         def after_backward() -> None:
             clock.finish(own, BACKWARD)
             clock.wait()
+            self._apart_s = time.monotonic() - self._since_s
 
+        self._apart_s = None
         clock.begin()
         times = group.step(x, y, own, total, lambda: clock.pause(own, FORWARD), after_backward)
+        self._since_s = time.monotonic()
         trainable.optimiser.step(trainable.flat.gradient)
         self._figures.extend(min(round(seconds * 1e6), (1 << 32) - 1) for seconds in times)
 
@@ -210,4 +223,16 @@ def drift(trainable: Trainable, theirs: bytes) -> float:
     weights = trainable.flat.weights
     size = weights.numel() * weights.element_size()
     other = torch.frombuffer(bytearray(theirs[:size]), dtype=weights.dtype)
-    return float((weights - other).abs().max())
+    return float((weights - other.to(weights.device)).abs().max())
+
+
+def device_of(backend: str) -> str:
+    """Return where a backend wants the tensors. Raises SettingsError on a board that has no such device."""
+    if backend == "gloo":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise SettingsError(
+            [f'run.backend = "{backend}": torch {torch.__version__} finds no CUDA GPU on this board; expected "gloo", '
+             "or boards with a GPU and a CUDA build of torch each"]
+        )  # fmt: skip
+    return "cuda"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A group of ranks over gloo: its store, its collectives, its gradients. Knows torch.distributed; no host and no task.
 
+Over nccl, where each rank has a CUDA GPU, it goes the same way; that was not tried.
+
 Everything is bound to one chosen address (DECISIONS 21): gloo left to itself resolves the host's own name, which on
 many systems is 127.0.1.1. Every wait ends within the patience.
 """
@@ -11,11 +13,13 @@ import fcntl
 import gc
 import ipaddress
 import json
+import math
 import os
 import re
 import socket
 import struct
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -29,7 +33,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.errors import DataError
-from paceline.torch.gradients import SampleMean
+from paceline.torch.gradients import weight
 
 SIOCGIFADDR = 0x8915
 LOOPBACK = "127.0.0.1"
@@ -46,32 +50,47 @@ class Broken(Exception):
         self.kind, self.blamed = kind, list(blamed)
 
 
-class _Network(nn.Module):
-    """What DistributedDataParallel wraps: what fails before a forward has come here is an exchange of its own."""
+class _Gradients:
+    """Calls `when_whole` as soon as the last gradient of a backward pass is there, before its exchange begins.
 
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-        self.is_entered = False
+    A communication hook could do that; but it takes part in the exchange, and costs more of a small step than this.
+    """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.is_entered = True
-        output: torch.Tensor = self.inner(x)
-        return output
+    def __init__(self, module: nn.Module, when_whole: Callable[[], None]) -> None:
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        self._hooks = [p.register_post_accumulate_grad_hook(self._one) for p in parameters]  # type: ignore[no-untyped-call]
+        self._all, self._when_whole = len(parameters), when_whole
+        self.count = 0
+
+    def _one(self, parameter: torch.Tensor) -> None:
+        self.count += 1
+        if self.count == self._all:
+            self._when_whole()
+
+    def close(self) -> None:
+        """Leave the module as it was."""
+        for hook in self._hooks:
+            hook.remove()
 
 
 class Group:
     """Make it, `open` (rank 0) or `find` the store, `meet`, `share`, `wrap`; then `step`. Raises Broken."""
 
-    def __init__(self, rank: int, names: Sequence[str], address: str, patience_s: float) -> None:
-        self._rank, self._names, self._address = rank, names, address
+    def __init__(
+        self, rank: int, names: Sequence[str], address: str, patience_s: float, backend: str = "gloo"
+    ) -> None:  # fmt: skip
+        self._rank, self._names, self._address, self._backend = rank, names, address, backend
         self._patience = timedelta(seconds=patience_s)
         self._store: Any = None  # a TCPStore
         self._listener: socket.socket | None = None
         self._world: Any = None  # torch's process group
         self._model: DistributedDataParallel | None = None
-        self._mean: SampleMean | None = None
+        self._gradients: _Gradients | None = None
         self._loss: Loss = cross_entropy
+        self._factors: dict[tuple[int, int], torch.Tensor] = {}  # by samples of this rank, of all
+        self._after_backward: Callable[[], None] = lambda: None
+        self._raised: BaseException | None = None  # by it: torch knows no way for all kinds through a backward pass
+        self._whole_s = 0.0  # when the last gradient was there
 
     def open(self) -> int:
         """Open the store on a port that is free at this address, and return it."""
@@ -118,10 +137,10 @@ class Group:
                 if found[rank][key] != found[0][key]:
                     text = f"{self._names[rank]} has {key} {found[rank][key]}, {self._names[0]} {found[0][key]}"
                     raise Broken("different", text, [rank])
-        os.environ["GLOO_SOCKET_IFNAME"] = interface_of(self._address)
+        os.environ[f"{self._backend.upper()}_SOCKET_IFNAME"] = interface_of(self._address)
         self._try(
             lambda: dist.init_process_group(
-                "gloo", store=store, rank=self._rank, world_size=len(self._names), timeout=self._patience
+                self._backend, store=store, rank=self._rank, world_size=len(self._names), timeout=self._patience
             )
         )
         self._world = dist.group.WORLD
@@ -129,21 +148,30 @@ class Group:
     def share(self, state: bytes) -> bytes:
         """Return the first rank's state."""
         buffer = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+        buffer = buffer.cuda() if self._backend == "nccl" else buffer
         self._try(lambda: dist.broadcast(buffer, src=0))
-        return bytes(memoryview(buffer.numpy()))  # type: ignore[arg-type]
+        return bytes(memoryview(buffer.cpu().numpy()))  # type: ignore[arg-type]
 
     def wrap(self, module: nn.Module, loss: Loss = cross_entropy) -> None:
         """Let the gradients of a module pass through the group; the loss is a mean over samples."""
         self._loss = loss
-        mean = SampleMean()
 
         def wrapped() -> None:
             # Buffers are each rank's own within a round: their broadcast would stand in front of each forward.
-            self._model = DistributedDataParallel(_Network(module), broadcast_buffers=False)
-            mean.attach(self._model)
+            self._model = DistributedDataParallel(module, broadcast_buffers=False)
 
         self._try(wrapped)
-        self._mean = mean
+        self._gradients = _Gradients(module, self._when_whole)
+
+    def _when_whole(self) -> None:
+        try:
+            self._finish_computing()
+            self._after_backward()
+        except BaseException as error:
+            self._raised = error
+            raise RuntimeError("the step is given up") from None
+        finally:
+            self._whole_s = time.monotonic()
 
     def step(
         self, x: torch.Tensor, y: torch.Tensor, own: int, total: int, after_forward: Callable[[], None],
@@ -153,41 +181,51 @@ class Group:
 
         `after_backward` is called when the last local gradient is there; what it raises ends the step.
         """
-        mean = self._mean
+        gradients = self._gradients
         assert self._model is not None  # and in no variable of this frame, which an error would carry out: see `close`
-        assert mean is not None
-        raised: list[BaseException] = []
-
-        def before_sync() -> bool:
-            try:
-                if not finite:
-                    raise ValueError("the loss is not finite; has training diverged? a smaller learning_rate may help")
-                after_backward()
-            except BaseException as error:  # it must not pass through C++: it is raised below
-                raised.append(error)
-            return not raised
-
-        mean.counts, mean.before_sync = (own, total), before_sync
+        assert gradients is not None
+        gradients.count, self._after_backward, self._raised = 0, after_backward, None
         begin_s = time.monotonic()
         output = self._forward(x)
+        self._finish_computing()
         after_forward()
         forward_s = time.monotonic() - begin_s
         loss = self._loss(output, y) if own else output.sum() * 0
-        finite = bool(torch.isfinite(loss))
-        self._try(loss.backward)
-        if raised:
-            raise raised[0]
-        return forward_s, mean.local_s - begin_s, max(0.0, mean.synced_s - mean.local_s)
+        if not math.isfinite(loss.item()):
+            raise ValueError("the loss is not finite; has training diverged? a smaller learning_rate may help")
+        del output  # its graph goes as the backward pass does
+        try:
+            loss.backward(self._factor(loss, own, total))  # type: ignore[no-untyped-call]  # torch's own stub
+        except RuntimeError as error:
+            if self._raised is None:
+                raise broken_by(error, self._patience.total_seconds()) from None
+        if self._raised is not None:
+            raise self._raised
+        self._finish_computing()
+        return forward_s, self._whole_s - begin_s, time.monotonic() - self._whole_s
+
+    def _finish_computing(self) -> None:
+        """A GPU is given its work and left to it; what is timed must be done."""
+        if self._backend == "nccl":
+            torch.cuda.synchronize()
+
+    def _factor(self, loss: torch.Tensor, own: int, total: int) -> torch.Tensor:
+        """Return what the backward pass begins with: torch averages the ranks, and no pass over gradients is ours."""
+        found = self._factors.get((own, total))
+        if found is None:
+            value = weight(own, total, len(self._names))
+            found = self._factors[own, total] = torch.full_like(loss, value, requires_grad=False)
+        return found
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:
         assert self._model is not None
-        self._model.module.is_entered = False
         try:
             output: torch.Tensor = self._model(x)
         except RuntimeError as error:
-            if self._model.module.is_entered:
+            frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+            if any(frame.f_locals.get("self") is self._model.module for frame in frames):
                 raise
-            raise broken_by(error, self._patience.total_seconds()) from None
+            raise broken_by(error, self._patience.total_seconds()) from None  # of DDP's own, before the network's
         return output
 
     def close(self) -> None:
@@ -197,7 +235,9 @@ class Group:
         it is the last to let go, it waits under the interpreter's lock for gloo's threads, which wait for that lock to
         drop a collective that has failed. Python's own reference is let go without the lock: so it must be the last.
         """
-        self._model = self._mean = None
+        if self._gradients is not None:
+            self._gradients.close()
+        self._model = self._gradients = self._raised = None
         gc.collect()  # the model is a part of cycles
         if dist.is_initialized():
             with suppress(RuntimeError):

@@ -5,8 +5,9 @@
 
 Rank 0 writes its store's port for each group that forms, and last its figures, in microseconds, as JSON lines; the
 others read ports.
-In each turn one step goes through DistributedDataParallel as it is, and one through `SampleMean`, so whatever else
-the machine does meanwhile is done to both. With TURNS 0 groups form, and after each the last rank is gone in a step.
+In each turn one step goes through DistributedDataParallel as it is, one as ranks of a run go (`Group.step`), and one as
+a script does that has attached `SampleMean`; so whatever else the machine does meanwhile is done to all. With TURNS 0
+groups form, and after each the last rank is gone in a step.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch._dynamo  # which the first group would load: local fleets have it loaded before, too
@@ -31,7 +32,7 @@ HERE = "127.0.0.1"
 PATIENCE_S = 20.0
 BATCH = 32  # samples of a rank in a step, as eleven ranks have in experiments/ddp.toml
 WIDTHS = 784, 64, 10  # the demo's network
-SERIES = ("plain", 0, 0), ("hook", 1, 0), ("plain_cpu", 0, 1), ("hook_cpu", 1, 1)  # which step, which of its times
+WAYS = "plain", "rank", "hook"
 Times = tuple[float, float]  # seconds, seconds of processors
 
 
@@ -43,14 +44,18 @@ def main(rank: int, world: int, turns: int) -> None:
     if turns:
         module = network()
         group = formed(rank, world, module)
-        pairs = list(steps(x, y, turns, world))
-        found = {name: [pair[which][i] for pair in pairs] for name, which, i in SERIES}
+        taken = list(steps(group, module, x, y, turns, world))
+        found = {
+            name + unit: [times[which][i] for times in taken]
+            for which, name in enumerate(WAYS)
+            for i, unit in enumerate(("", "_cpu"))
+        }
         group.close()
     else:
         found = dict(zip(("form", "again"), groups(rank, world, x, y), strict=True))
     if rank == 0:
-        whole = {name: [round(1e6 * seconds) for seconds in values] for name, values in found.items()}
-        print(json.dumps(whole), flush=True)  # less than a pipe holds: without a buffer, more may be cut
+        for name, values in found.items():  # each less than a pipe holds: without a buffer, more may be cut
+            print(json.dumps({name: [round(1e6 * seconds) for seconds in values]}), flush=True)
 
 
 def network() -> nn.Sequential:
@@ -72,25 +77,35 @@ def formed(rank: int, world: int, module: nn.Module) -> Group:
     return group
 
 
-def steps(x: torch.Tensor, y: torch.Tensor, turns: int, world: int) -> Iterator[tuple[Times, Times]]:
-    """Yield the times of a plain step and of one with the hook."""
-    plain, ours = (DistributedDataParallel(network(), broadcast_buffers=False) for _ in range(2))
+def steps(
+    group: Group, module: nn.Module, x: torch.Tensor, y: torch.Tensor, turns: int, world: int
+) -> Iterator[list[Times]]:
+    """Yield the times of a step in each of WAYS."""
+    plain, hooked = (DistributedDataParallel(network(), broadcast_buffers=False) for _ in range(2))
     mean = SampleMean()
-    mean.attach(ours)
-    optimisers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (plain, ours)]
+    mean.attach(hooked)
+
+    def with_hook() -> None:
+        mean.counts = BATCH, BATCH * world
+        cross_entropy(hooked(x), y).backward()  # type: ignore[no-untyped-call]
+
+    ways: list[tuple[nn.Module, Callable[[], object]]] = [
+        (plain, lambda: cross_entropy(plain(x), y).backward()),  # type: ignore[no-untyped-call]
+        (module, lambda: step(group, x, y, world)),
+        (hooked, with_hook),
+    ]
+    optimisers = [torch.optim.SGD(model.parameters(), lr=0.01) for model, _ in ways]
 
     def one(which: int) -> Times:
         began_s, cpu_s = time.perf_counter(), time.process_time()
-        mean.counts = BATCH, BATCH * world
         optimisers[which].zero_grad()
-        cross_entropy((plain, ours)[which](x), y).backward()  # type: ignore[no-untyped-call]
+        ways[which][1]()
         optimisers[which].step()
         return time.perf_counter() - began_s, time.process_time() - cpu_s
 
     for turn in range(turns):
-        first = turn % 2  # neither is always the one that finds the other's caches
-        times = one(first), one(1 - first)
-        yield times[first], times[1 - first]
+        times = {which % len(ways): one(which % len(ways)) for which in range(turn, turn + len(ways))}
+        yield [times[which] for which in range(len(ways))]  # none is always the one that finds another's caches
 
 
 def groups(rank: int, world: int, x: torch.Tensor, y: torch.Tensor) -> tuple[list[float], list[float]]:

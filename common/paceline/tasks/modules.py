@@ -22,14 +22,14 @@ _STEPS = struct.Struct("<Q")
 class Trainable:
     """`flat` is the model, `optimiser` moves it; `state` and `load_state` are both."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, device: str = "cpu") -> None:
         """Raises SettingsError for a task whose model is no torch module."""
         if not hasattr(task, "whole"):
             raise SettingsError(
                 ["task.name: its model is no torch module; regime ddp needs one, for instance mnist or cifar10"]
             )
         self._task = cast(WholeTask, task)
-        self.flat = Flat(self._task.whole())
+        self.flat = Flat(self._task.whole(), device)
         if self.flat.manifest.nbytes != task.manifest.nbytes:
             raise CoreError(f"the module has {self.flat.manifest.nbytes} bytes, the task {task.manifest.nbytes}")
         options: Any = task.options  # type: ignore[attr-defined]
@@ -46,14 +46,15 @@ class Trainable:
 
     def batch(self, indices: Indices, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and labels of training samples; augmentation is keyed by the epoch and the sample."""
-        return self._task.batch(indices, epoch)
+        x, y = self._task.batch(indices, epoch)
+        return x.to(self.flat.weights.device), y.to(self.flat.weights.device)
 
     def state(self) -> bytearray:
         """Return model, optimiser memory and steps."""
         out = bytearray(self.state_bytes)
         view = memoryview(out)
         self.flat.dump(view[: self.model_bytes])
-        view[self.model_bytes : -_STEPS.size] = memoryview(self._memory.numpy())  # type: ignore[arg-type]
+        view[self.model_bytes : -_STEPS.size] = memoryview(self._memory.cpu().numpy())  # type: ignore[arg-type]
         _STEPS.pack_into(out, self.state_bytes - _STEPS.size, self.optimiser.steps)
         return out
 

@@ -48,13 +48,19 @@ def scale_loss(loss: torch.Tensor, own: int, total: int, world: int | None = Non
 
     `world`: ranks; None: of the default group. No samples: the loss is 0 and so are its gradients.
     """
-    _check(own, total)
     if world is None:
         world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    factor = weight(own, total, world)
     if own == 0:
         loss = torch.nan_to_num(loss)  # the mean over nothing is no number, and 0 times it neither
-    scaled: torch.Tensor = _Scaled.apply(loss, world * own / total)  # type: ignore[no-untyped-call]
+    scaled: torch.Tensor = _Scaled.apply(loss, factor)  # type: ignore[no-untyped-call]
     return scaled
+
+
+def weight(own: int, total: int, world: int) -> float:
+    """Return what a mean over `own` samples counts, where ranks are averaged, in the mean over `total`."""
+    _check(own, total)
+    return world * own / total
 
 
 class SampleMean:

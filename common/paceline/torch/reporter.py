@@ -9,6 +9,7 @@ rank 0 asks the controller, which is one in this process, or a host (paceline_ho
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -59,7 +60,7 @@ class RoundReporter:
         group: dist.ProcessGroup | None = None,
     ) -> None:  # fmt: skip
         """`controller`: of rank 0, which alone asks it; None: one for these ranks with `w_energy`. `joules`: since the
-        round began, of computing.
+        round began, of computing; None, or where it raises anything: unknown.
         """
         self.mean = SampleMean(group)
         self.mean.attach(model)
@@ -125,8 +126,7 @@ class RoundReporter:
         own = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), 3)
         tables = [torch.empty_like(own) for _ in range(sampler.world)]
         dist.all_gather(tables, own, group=self._group)
-        joules = self._joules()
-        report = torch.tensor([float("nan") if joules is None else joules], dtype=torch.float64)
+        report = torch.tensor([self._own_joules()], dtype=torch.float64)
         reports = [torch.empty_like(report) for _ in range(sampler.world)]
         dist.all_gather(reports, report, group=self._group)
         self.figures = RoundFigures(
@@ -144,6 +144,16 @@ class RoundReporter:
             except Exception as error:  # the others wait for an answer, whatever a controller raises
                 failure = error
         return self._spread(shares, failure)
+
+    def _own_joules(self) -> float:
+        """Return this rank's joules, no number where they are unknown: the others wait, whatever a meter raises."""
+        try:
+            joules = self._joules()
+            return float("nan") if joules is None else float(joules)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            warnings.warn(f"rank {self._sampler.rank}: its joules of this round are unknown: {said}", stacklevel=3)
+            return float("nan")
 
     def _spread(self, shares: list[int], failure: Exception | None) -> list[int]:
         """Return rank 0's shares; raise what it could not get any for."""

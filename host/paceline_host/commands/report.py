@@ -8,11 +8,15 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.commandline import Program
 from paceline.errors import StorageError
 from paceline.talk import Talk
 from paceline_host.commands import operate
+
+if TYPE_CHECKING:
+    from paceline_host.target import Target
 
 
 def add_runs(program: Program) -> None:
@@ -40,30 +44,27 @@ def add_report(program: Program) -> None:
         examples=[
             ("paceline report runs/demo-001", "the comparison's table again"),
             ("paceline report runs/demo-001 --target 0.9", "and when, and with how many joules, 90 % were reached"),
+            ("paceline report runs/era5-001 --target loss=0.1", "the same where a task has no accuracy"),
             ("paceline report runs/demo-001/time --json", "one run of it, for a program"),
         ],
         exits=(10,),
     )
     parser.add_argument("run", type=Path, metavar="FOLDER", help="of a comparison or of one run")
     parser.add_argument(
-        "--target", type=_accuracy, metavar="ACCURACY", help="from 0 to 1: time and joules until it was reached"
+        "--target", type=_target, metavar="ACCURACY|loss=X", help="time and joules until it was reached: 0.9, loss=0.1"
     )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
-def _accuracy(text: str) -> float:
-    """Return an accuracy; raises ArgumentTypeError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no accuracy; expected a number above 0, up to 1")
-    return value
+def _target(text: str) -> Target:
+    """Return a target; raises ArgumentTypeError."""
+    from paceline_host.target import Target
+
+    return Target.read(text)
 
 
-def print_report(folder: Path, as_json: bool, talk: Talk, target: float | None = None) -> None:
-    """Print the report of a folder, and write its picture, page and JSON. `target`: an accuracy, for two rows more."""
+def print_report(folder: Path, as_json: bool, talk: Talk, target: Target | None = None) -> None:
+    """Print the report of a folder, and write its picture, page and JSON. `target`: for two rows more."""
     from paceline_host.html import write_pages
     from paceline_host.plot import draw
     from paceline_host.report import load_report, render

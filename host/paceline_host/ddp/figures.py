@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import statistics
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.errors import DamagedError
 from paceline.uneven import Imbalance, imbalance
+from paceline_host.ddp.steps import WAITED
 from paceline_host.ledger import Ledger
 
 HEAD = struct.Struct("<dI")  # drift, steps; then forward, compute and exposed of each step, microseconds
@@ -28,6 +29,7 @@ class RankFigures:
     exposed_s: float | None  # mean over the ranks of what they waited in a round's collectives
     drift: float | None  # the largest that was found when rank 0's state was broadcast; None: not compared
     voided: int  # groups that ended before their round did
+    waited: Mapping[str, int] = field(default_factory=dict)  # by board: how often the others waited for it in vain
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,14 @@ def rank_figures(ledger: Ledger, boards: Sequence[int] | None = None) -> RankFig
         slowest=_median([r.compute.ratio for r in later]),
         exposed_s=_median([statistics.fmean(r.exposed_s.values()) for r in later]),
         drift=max(r.drift for r in rounds), voided=sum(epoch.voided for epoch in ledger.epochs()),
+        waited=waited(ledger),
     )  # fmt: skip
+
+
+def waited(ledger: Ledger) -> dict[str, int]:
+    """Return by name how often the others of a group waited in vain for a board's part of a step."""
+    names = {board.board: board.name for board in ledger.boards()}
+    return dict(Counter(names[event.board] for event in ledger.events(WAITED) if event.board is not None))
 
 
 def _median(values: Sequence[float | None]) -> float | None:

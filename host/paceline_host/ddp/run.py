@@ -34,6 +34,15 @@ def consent(run: RunSettings, fleet: FleetSettings, ranks: int) -> None:
         raise SettingsError([f"fleet.listen = {fleet.listen}: {NEEDS_CONSENT.format(host)}"])
 
 
+def backend(run: RunSettings, fleet: FleetSettings) -> None:
+    """Raise SettingsError where a backend cannot serve a fleet; a board without CUDA refuses by itself."""
+    if run.backend == "nccl" and fleet.kind == "local":
+        raise SettingsError(
+            ['run.backend = "nccl": the emulated boards of a local fleet train on the CPU; expected "gloo", or '
+             'fleet.kind = "boards" with a CUDA GPU on each']
+        )  # fmt: skip
+
+
 def too_little(run: RunSettings, budget: int, boards: int) -> str:
     """Return which key asks for more than a budget has for so many boards, and how much it may; "": none does."""
     each = budget // boards
@@ -58,7 +67,7 @@ def least(run: RunSettings) -> int:
 def facts(run: RunSettings, trainable: Trainable) -> RankFacts:
     """Return what a round is made of."""
     options = {"steps": run.steps, "minimum": run.min_batch, "patience_s": run.patience_s,
-               "plain": run.allow_plain_collectives}  # fmt: skip
+               "plain": run.allow_plain_collectives, "backend": run.backend}  # fmt: skip
     return RankFacts(run.steps, run.min_batch, options, trainable.has_batch_norm)
 
 
@@ -68,5 +77,5 @@ def notes(trainable: Trainable) -> list[str]:
         return []
     return [
         'the model has BatchNorm: each rank normalises by its own batch, and batches are unequal; norm = "group" does '
-        "not depend on them"
+        "not depend on them. Its statistics are one rank's, whose state a round leaves to all (event buffers)"
     ]

@@ -15,6 +15,8 @@ NEEDS_CONSENT = (
     "collectives would travel in plain text over {}; set run.allow_plain_collectives = true on a network that you trust"
 )
 
+WAITED = "waited"  # of the journal's events: the board for whose part of a step the others waited in vain
+
 
 @dataclass(frozen=True)
 class RankFacts:
@@ -113,13 +115,17 @@ class Here:
     torch: str
     dtype: str
     address: str
+    apart_s: float | None = None  # from the last exchange until it entered the one that broke; None: it has not
 
     @classmethod
     def read(cls, data: bytes) -> Here:
         """Raises ValueError for anything else."""
         found = _words(data)
-        texts = (_text(found, name) for name in ("torch", "dtype", "address"))
-        return cls(_count(found, "steps", MAX_INT), found.get("state") is True, *texts)
+        torch, dtype, address = (_text(found, name) for name in ("torch", "dtype", "address"))
+        apart_s = found.get("apart_s")
+        if apart_s is not None and not (type(apart_s) is float and 0 <= apart_s < MAX_INT):
+            raise ValueError(f"apart_s is {apart_s!r:.40}")
+        return cls(_count(found, "steps", MAX_INT), found.get("state") is True, torch, dtype, address, apart_s)
 
 
 @dataclass(frozen=True)

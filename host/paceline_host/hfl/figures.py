@@ -56,6 +56,7 @@ def mean_of_silos(silos: Sequence[SiloFigures], voided: int) -> RankFigures | No
     return RankFigures(
         known[0].steps, _mean([one.forward_step_cv for one in known]), _mean([one.forward_round_cv for one in known]),
         _mean([one.slowest for one in known]), _mean([one.exposed_s for one in known]), None, voided,
+        known[0].waited,
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ when the others exchange what DDP has learned from the first one.
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,12 @@ def plant(module: Any) -> None:
     def wrap_and_plant(self: Any, network: Any, *loss: Any) -> None:
         wrap(self, network, *loss)
         if len(self._names) == 3:
-            _plant(self, network, sys.modules["paceline.torch.gradients"])
+            _plant(self, network)
 
     module.Group.wrap = wrap_and_plant
 
 
-def _plant(group: Any, network: Any, gradients: Any) -> None:
+def _plant(group: Any, network: Any) -> None:
     folder = Path(os.environ["PACELINE_PLANT"])
     left = [name for name in PHASES if not (folder / name).exists()]
     if not left or group._rank != PHASES[left[0]]:
@@ -54,13 +53,12 @@ def _plant(group: Any, network: Any, gradients: Any) -> None:
         if is_time("backward"):
             _die()
 
-    exchange = gradients._sum
-
-    def all_reduce(*arguments: Any) -> Any:
-        work = exchange(*arguments)  # it is under way: the others have this rank's part, or a part of it
+    def all_reduce(state: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer().div_(len(group._names))
+        work = group._world.allreduce([buffer])  # it is under way: the others have this rank's part, or a part of it
         if is_time("all-reduce"):
             _die()
-        return work
+        return work.get_future().then(lambda future: future.value()[0])
 
     step, begun = group.step, 0
 
@@ -75,7 +73,9 @@ def _plant(group: Any, network: Any, gradients: Any) -> None:
     group.step = begin_step
     network.register_forward_hook(after_forward)
     next(network.parameters()).register_hook(in_backward)
-    gradients._sum = all_reduce
+    if mark.name == "all-reduce":
+        all_reduce.__annotations__.clear()  # torch would compare them with its own classes
+        group._model.register_comm_hook(None, all_reduce)
 
 
 def _die() -> None:

@@ -8,10 +8,4 @@ TARGET = "paceline.torch.gradients"
 
 def plant(module: Any) -> None:
     """See sitecustomize."""
-    right = module.SampleMean._reduce
-
-    def wrong(self: Any, bucket: Any) -> Any:
-        self.counts = self.counts and (1, module.dist.get_world_size())
-        return right(self, bucket)
-
-    module.SampleMean._reduce = wrong
+    module.weight = lambda own, total, world: 1.0
