@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from paceline.errors import LocalProtocolError, RemoteProtocolError
 from paceline.wire import Message
 from paceline_host import machine as m
+from paceline_host.muster import Muster
 from paceline_host.peers import Peers, Terms
 from paceline_host.simulation.clock import Clock, Timer
 from paceline_host.simulation.store import InlineStore
@@ -58,7 +59,7 @@ class SimulatedHost:
         self._timer = Timer(clock, self._turn)
         self._silent_s = self._due_s = float("inf")
 
-    def begin(self, machine: m.RoundMachine) -> None:
+    def begin(self, machine: Muster) -> None:
         """Serve a run."""
         self.machine = machine
         self._timer.set(machine.wake_s())

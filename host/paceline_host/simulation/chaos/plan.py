@@ -70,6 +70,7 @@ class Plan:
     patience_s: float = 8.0
     start_s: float = 15.0
     batch: int = 4
+    regime: str = "pma"
 
 
 def drawn(seed: int) -> Plan:
