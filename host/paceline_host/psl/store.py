@@ -187,7 +187,7 @@ def write_state(folder: Path, number: int, state: bytes, *, fsync: bool) -> str:
     path = state_path(folder, number)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.make_folder(path.parent, fsync=fsync)
         with partial.open("wb") as file:
             file.write(state)
             file.flush()

@@ -150,14 +150,20 @@ class SimulatedHost:
             elif isinstance(action, m.WriteUpload):
                 self._write(action, payload)
             else:
-                self._record(action)
+                self._do(action, payload)
+
+    def _do(self, action: Any, payload: memoryview | bytes) -> None:
+        self._record(action)
 
     def _record(self, action: m.Action) -> None:
-        upload = self._upload(action.board) if isinstance(action, m.StoreResult) else None
         self._watch.saw(action)
-        self._jobs.append(Job(action, self._run_s(), upload))
+        self._jobs.append(self._job(action))
         if isinstance(action, m.Finish):
             self._finish(action)
+
+    def _job(self, action: m.Action) -> Job:
+        upload = self._upload(action.board) if isinstance(action, m.StoreResult) else None
+        return Job(action, self._run_s(), upload)
 
     def _run_s(self) -> float:
         """Return the instant by the journal's clock."""

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline import wire
-from paceline.core import permutation
 from paceline_host import checkpoint, records, regimes
 from paceline_host import machine as m
 from paceline_host.ledger import Ledger
 from paceline_host.muster import Muster
 from paceline_host.planner import Planner
-from paceline_host.records import Contribution, Round, Slice
+from paceline_host.records import Round
 from paceline_host.recovery import Recovered
 from paceline_host.simulation.chaos import truth
 from paceline_host.simulation.chaos.board import ChaosBoard
@@ -71,6 +70,9 @@ class AveragingWitness(Witness):
     def _is_given(self, board: int, message: wire.Assign, owner: int) -> None:
         key = message.round, message.slice
         self.check(owner == board, f"L lease: slice {key} of board {owner} is given to board {board}")
+        for other in self._grants.values():
+            if (other.round, other.slice) == key:
+                other.is_over = True
         self.check(
             message.base_sha256 == truth.sha(self._model(message.round - 1)),
             f"P3 base: slice {key} is to be trained from another model than that of round {message.round - 1}",
@@ -189,20 +191,7 @@ class AveragingWitness(Witness):
         self.check(sha == self._closed[self._plan.rounds] == truth.sha(model), "P3 model: the last one is another")
 
     def _proves(self, ledger: Ledger, row: Round) -> None:
-        self._each_once(ledger.slices(row.round), ledger.contributions(row.round, "accepted"), row)
-
-    def _each_once(self, slices: Sequence[Slice], accepted: Sequence[Contribution], row: Round) -> None:
-        """Count samples one by one, as nothing in the product does."""
-        ranges = {item.index: item.ranges for item in slices}
-        seen: set[tuple[int, int]] = set()
-        for c in accepted:
-            for epoch, begin, end in ranges[c.slice]:
-                order = permutation(self._plan.seed, epoch, self._plan.samples)
-                for position in range(begin, end):
-                    key = epoch, int(order[position])
-                    self.check(key not in seen, f"P2 counted: sample {key} twice in round {row.round}")
-                    seen.add(key)
-        self.check(len(seen) == self._plan.budget, f"P4 budget: {len(seen)} samples in round {row.round}")
+        self.each_once(ledger, row.round, self._plan.samples, self._plan.budget, range(self._plan.boards))
 
 
 def _ranges(text: str) -> tuple[wire.Range, ...]:

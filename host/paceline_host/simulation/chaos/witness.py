@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import wire
+from paceline.core import permutation
 from paceline.errors import RemoteProtocolError
 from paceline.session import is_older
 from paceline_host import machine as m
@@ -214,7 +215,7 @@ class Witness:
         self._is_given(board, message, rows[0][0])
         self.check(number not in self._grants, f"L lease: number {number} is given twice")
         for other in self._grants.values():
-            if other.board == board or (other.round, other.slice) == key:
+            if other.board == board:
                 other.is_over = True
         self._grants[number] = Grant(board, message.session, *key, message.ranges)
 
@@ -229,9 +230,13 @@ class Witness:
                 away = [board.name for board in honest if not (board.usable or board.barred)]
                 away = [each.name for each in self._boards if each.name in away and each.machine._trainer_lives > 0]
                 self.check(not away, f"P4 plan: long after all faults {away} get no work")
-        elif isinstance(action, m.StoreLoss | m.Note) and self.healed and action.board != self._plan.hostile:
+        elif isinstance(action, m.StoreLoss | m.Note) and self.healed and self._is_honest(action.board):
             lost = isinstance(action, m.StoreLoss) or action.kind in self.LOST
             self.check(not lost, f"L lost: long after all faults board {action.board}: {_why(action)}")
+
+    def _is_honest(self, board: int | None) -> bool:
+        """Tell whether nobody hostile is behind what happened to a board, or, None, to all."""
+        return self._plan.hostile is None or board not in (None, self._plan.hostile)
 
     def are_dealt(self, shares: Mapping[int, int], present: Collection[int], budget: int, least: int) -> None:
         """Shares by board: everybody who is there has one, and together they are the budget."""
@@ -280,6 +285,7 @@ class Witness:
         who = f"board {board.number}"
         if assign is not None:
             end_s = self._until_s[board.number] + self._plan.patience_s * board.machine._offering
+            end_s = max(end_s, board.gave_s + assign.lease_s if board.gave_s else 0.0)
             self.check(
                 now_s <= end_s + SLACK_S or board.was_frozen,
                 f"L lease: {who} goes on after the end of lease {assign.lease}",
@@ -293,6 +299,19 @@ class Witness:
         self.check(windows <= 1 + ends, f"P6 window: one life of {who} has opened {windows} windows of {1 + ends} runs")
 
     # The end --------------------------------------------------------------------------------------------------------
+
+    def each_once(self, ledger: Ledger, number: int, samples: int, budget: int, boards: Collection[int]) -> None:
+        """Count samples that boards gave to a round one by one, as nothing in the product does."""
+        ranges = {item.index: item.ranges for item in ledger.slices(number)}
+        seen: set[tuple[int, int]] = set()
+        for c in ledger.contributions(number, "accepted"):
+            for epoch, begin, end in ranges[c.slice] if c.board in boards else ():
+                order = permutation(self._plan.seed, epoch, samples)
+                for position in range(begin, end):
+                    key = epoch, int(order[position])
+                    self.check(key not in seen, f"P2 counted: sample {key} twice in round {number}")
+                    seen.add(key)
+        self.check(len(seen) == budget, f"P4 budget: {len(seen)} samples in round {number}")
 
     def finished(self, folder: Path) -> None:
         """The run is over: does its ledger prove it?"""

@@ -22,6 +22,7 @@ from paceline_host.patience import Patience
 from paceline_host.peers import Terms
 from paceline_host.recovery import begun, recover, replay
 from paceline_host.simulation.chaos import plan as p
+from paceline_host.simulation.chaos.ddp import Ranks
 from paceline_host.simulation.chaos.disk import Disk, Doom, HostDied
 from paceline_host.simulation.chaos.faults import HAPPENS, heal, make_hostile
 from paceline_host.simulation.chaos.host import ChaosHost, ChaosStore
@@ -36,7 +37,7 @@ CHUNK_BYTES = w.CHUNK_FLOOR
 CREDIT_BYTES = 2 * w.CHUNK_FLOOR
 SETTLED = 7.0  # patiences after the last fault, from which on nothing may be lost any more
 BOUND = 60.0  # patiences after the last fault, and rounds of the slowest board alone, in which the run must finish
-SETTINGS: dict[str, Callable[[p.Plan, Clock], Setting]] = {"pma": Averaging}
+SETTINGS: dict[str, Callable[[p.Plan, Clock], Setting]] = {"pma": Averaging, "ddp": Ranks}
 
 
 @dataclass
