@@ -17,12 +17,20 @@ from paceline_host.ddp import machine as dm
 from paceline_host.ddp.machine import RankMachine
 from paceline_host.ddp.plan import RoundPlan
 from paceline_host.psl import store as split_store
+from paceline_host.psl.machine import SplitMachine
+from paceline_host.psl.plan import _GlobalDraws
+from paceline_host.psl.steps import StepCommitted, StorePart
+from paceline_host.simulation.chaos import psl
 from paceline_host.simulation.chaos.plan import HOSTILE, KINDS, RANK_KINDS, drawn
 from paceline_host.simulation.chaos.world import run
+from paceline_host.steps import ResultStored, StoreSlices
 
 FIRST, SEEDS = 10_001, 60
 WITHIN = 100  # seeds, until a planted bug is found
-STEPPING = {"ddp": {*KINDS, *RANK_KINDS, *HOSTILE} - {"corrupt"}}  # regime -> the kinds of faults that it meets
+STEPPING = {  # regime -> the kinds of faults that it meets
+    "ddp": {*KINDS, *RANK_KINDS, *HOSTILE} - {"corrupt"},
+    "psl": {*KINDS, *HOSTILE} - {"memory"},
+}
 
 Patch = pytest.MonkeyPatch
 
@@ -118,6 +126,67 @@ def a_state_is_not_synced(patch: Patch) -> None:
     patch.setattr(store, "write_state", lambda *args, fsync: write(*args, fsync=False))
 
 
+# Planted bugs: split learning ----------------------------------------------------------------------------------------
+
+
+def a_void_step_has_used_its_samples(patch: Patch) -> None:
+    """What is drawn for a step that nobody does is never drawn again."""
+    patch.setattr(_GlobalDraws, "void", _GlobalDraws.commit)
+
+
+def data_of_a_void_step_count(patch: Patch) -> None:
+    """What a board says of a step that was void meanwhile is taken for the present one's."""
+    say = SplitMachine._say_tensor
+
+    def lax(self: SplitMachine, index: int, message: Any, nbytes: int, now_s: float) -> None:
+        if self._plan is not None:
+            message = replace(message, step=self._plan.step, redraw=self._plan.redraw)
+        say(self, index, message, nbytes, now_s)
+
+    patch.setattr(SplitMachine, "_say_tensor", lax)
+
+
+def boards_compute_with_an_older_client_part(patch: Patch) -> None:
+    """Each step sends the part that the epoch began with."""
+    patch.setattr(
+        split_store.SplitStore, "outgoing",
+        lambda self, board, what: self._split_part0 if what == "model" else self.gradients[board], raising=True,
+    )  # fmt: skip
+    slices = split_store.SplitStore._slices
+
+    def first(self: Any, job: Any) -> Any:
+        self._split_part0 = self.part
+        return slices(self, job)
+
+    patch.setitem(psl.ChaosSplitStore._JOBS, StoreSlices, first)
+
+
+def what_a_lost_board_gave_is_forgotten(patch: Patch) -> None:
+    """A board is lost while the host sums the step that it has given to, and its samples are nobody's."""
+    committed = SplitMachine._committed
+
+    def forgetful(self: SplitMachine, event: Any, now_s: float) -> None:
+        lost = set(self._lost)
+        before = {index: replace(self._totals[index]) for index in lost if index in self._totals}
+        committed(self, event, now_s)
+        self._totals.update(before)
+
+    patch.setitem(SplitMachine._HANDLERS, StepCommitted, forgetful)
+
+
+def an_account_is_on_disk_before_its_epoch(patch: Patch) -> None:
+    """A board is told that its part counts while the epoch is open, and a killed host does it anew (this was a bug)."""
+    part = split_store.SplitStore._part
+
+    def hasty(self: Any, job: Any) -> Any:
+        part(self, job)
+        row, lease = self._parts.pop()
+        self._journal.add_contributions([(row, None)] if row.samples else [])
+        return [ResultStored(row.board, lease)]
+
+    patch.setitem(psl.ChaosSplitStore._JOBS, StorePart, hasty)
+
+
 BUGS: list[tuple[str, Callable[[Patch], None], str]] = [  # and what the witness says of it
     ("ddp", whoever_is_first_leads_a_group, "P3 state"),
     ("ddp", a_round_that_begins_anew_keeps_what_was_counted, "P"),
@@ -125,11 +194,18 @@ BUGS: list[tuple[str, Callable[[Patch], None], str]] = [  # and what the witness
     ("ddp", a_trainer_that_was_started_anew_is_taken_to_hold_the_state, "P3 state"),
     ("ddp", nobody_minds_a_group_that_stands_still, "P7"),
     ("ddp", a_state_is_not_synced, "P3 resume"),
+    ("psl", a_void_step_has_used_its_samples, "P"),
+    ("psl", data_of_a_void_step_count, "P"),
+    ("psl", boards_compute_with_an_older_client_part, "P3 base"),
+    ("psl", what_a_lost_board_gave_is_forgotten, "P"),
+    ("psl", an_account_is_on_disk_before_its_epoch, "P1 acknowledged"),
 ]
 OFTEN: dict[Callable[[Patch], None], tuple[str, ...]] = {  # what shows a bug soon that needs two things at once
     a_round_that_begins_anew_keeps_what_was_counted: ("kill-board", "kill-trainer", "group-breaks"),
     a_trainer_that_was_started_anew_is_taken_to_hold_the_state: ("slow-disk", "kill-trainer", "kill-board"),
     a_state_is_not_synced: ("power-host",),
+    data_of_a_void_step_count: ("kill-trainer", "kill-board", "cut"),
+    what_a_lost_board_gave_is_forgotten: ("slow-disk", "kill-board"),
 }
 
 

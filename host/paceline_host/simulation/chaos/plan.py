@@ -50,6 +50,7 @@ RANK_KINDS = {
     "group-breaks": "a connection between two boards ends in the midst of what they exchange",
 }
 MODELS = (64, 40_000, 80_000)  # bytes: with the assignment; in chunks, and in the journal; in chunks, and in the spool
+SPLIT_POLICIES = ("gpsl", "gpsl", "fls", "fpls")
 POLICIES = ("equal", "time", "low-energy", "frontier:energy")
 
 
@@ -115,4 +116,15 @@ def _stepping(plan: Plan) -> Plan:
     )  # fmt: skip
 
 
-_REGIMES: dict[str, Callable[[Plan], Plan]] = {"pma": lambda plan: plan, "ddp": _stepping}
+def _splitting(plan: Plan) -> Plan:
+    """Clients with data of their own: an epoch of a few steps."""
+    chance = Random(f"clients {plan.seed}")
+    samples = min(plan.samples, 150)
+    batch = -(-samples // chance.randint(2, 8))
+    return replace(
+        plan, regime="psl", samples=samples, budget=samples, batch=batch, policy=chance.choice(SPLIT_POLICIES),
+        seconds_per_sample=min(plan.seconds_per_sample, plan.patience_s * min(plan.speeds) / batch),
+    )  # fmt: skip
+
+
+_REGIMES: dict[str, Callable[[Plan], Plan]] = {"pma": lambda plan: plan, "ddp": _stepping, "psl": _splitting}

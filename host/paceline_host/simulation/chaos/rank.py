@@ -31,8 +31,6 @@ class ChaosRank(SteppingBoard):
         self._base, self._inbox_bytes = bytearray(nbytes), nbytes + TEXT_BYTES
         self.memory = bytes(nbytes)  # of its trainer, whatever lease it has
         self._group: Group | None = None
-        self._busy = False
-        self._pending: list[tuple[m.StoreTensor, bytes]] = []
 
     # What the trainer does, but for its steps -----------------------------------------------------------------------
 
@@ -41,12 +39,20 @@ class ChaosRank(SteppingBoard):
         self._took_us: list[int] = []
 
     def stops(self) -> None:
-        self._busy, self._pending = False, []
         self._leave()
 
     def takes(self, given: m.StoreTensor, data: bytes) -> None:
-        self._pending.append((given, data))
-        self._go_on()
+        self._redraw = given.redraw
+        if given.what == "call":
+            self._called(data)
+        elif given.what == "schedule":
+            self._plan: dict[str, Any] = json.loads(data)
+            self._busy = True
+            self._take_part()
+        elif given.what == "give":
+            self.ends_work(self.memory, self.memory, self._steps)
+        elif given.what == "close":
+            self.ends_work(b"", self.memory, self._steps)
 
     def lose_peers(self) -> bool:
         if self._group is None or self._group.is_broken:
@@ -58,21 +64,6 @@ class ChaosRank(SteppingBoard):
         group, self._group = self._group, None
         if group is not None:
             group.leave(self._plan["rank"])
-
-    def _go_on(self) -> None:
-        while self._pending and not self._busy and self.is_working:
-            given, data = self._pending.pop(0)
-            self._redraw = given.redraw
-            if given.what == "call":
-                self._called(data)
-            elif given.what == "schedule":
-                self._plan: dict[str, Any] = json.loads(data)
-                self._busy = True
-                self._take_part()
-            elif given.what == "give":
-                self.ends_work(self.memory, self.memory, self._steps)
-            elif given.what == "close":
-                self.ends_work(b"", self.memory, self._steps)
 
     def _called(self, data: bytes) -> None:
         self._leave()
@@ -140,7 +131,7 @@ class ChaosRank(SteppingBoard):
         self._leave()
         self._busy = False
         self._say("broken", kind=kind, reason=reason, blamed=blamed, steps=self._steps)
-        self._go_on()
+        self.go_on()
 
     # Steps ----------------------------------------------------------------------------------------------------------
 
@@ -160,7 +151,7 @@ class ChaosRank(SteppingBoard):
     def _step(self) -> None:
         if self._pending:  # the host has something to say
             self._busy = False
-            self._go_on()
+            self.go_on()
             return
         plan, group = self._plan, self._group
         assert group is not None
@@ -184,4 +175,4 @@ class ChaosRank(SteppingBoard):
         self._busy = False
         figures = struct.pack(f"<{3 * self._steps}I", *self._took_us[: 3 * self._steps])
         self.gives(self._steps, self._redraw, "done", HEAD.pack(self._drift, self._steps) + figures)
-        self._go_on()
+        self.go_on()

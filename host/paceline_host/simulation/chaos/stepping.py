@@ -19,13 +19,15 @@ class SteppingBoard(ChaosBoard):
     def __init__(self, *of_board: Any) -> None:
         super().__init__(*of_board)
         self._spent_us = self._spent = 0  # microseconds and samples computed under the lease
+        self._busy = False  # it looks at nothing else
+        self._pending: list[tuple[m.StoreTensor, bytes]] = []  # what it is still to look at
 
     def begins(self) -> None:
         """Work under a lease begins; the model that came with it is in `_base`."""
         raise NotImplementedError
 
     def takes(self, given: m.StoreTensor, data: bytes) -> None:
-        """The trainer is given a tensor, whole."""
+        """The trainer looks at a tensor that it was given."""
         raise NotImplementedError
 
     def stops(self) -> None:
@@ -38,14 +40,19 @@ class SteppingBoard(ChaosBoard):
         work = self._work
         self.clock.later(delay_s, lambda: self._awake(lambda: call() if self.alive and work == self._work else None))
 
+    def go_on(self) -> None:
+        """Look at what is there, until something keeps the trainer busy."""
+        while self._pending and not self._busy and self.is_working:
+            self.takes(*self._pending.pop(0))
+
     def compute(self, samples: int, then: Callable[[], None], *, waits: bool, share: float = 1.0) -> None:
-        """Compute; `waits`: for others, then."""
+        """Compute a part of what samples take; `waits`: for others, then."""
         begin_us, lease = self._now_us(), self.is_working
         self.step(m.WorkEdge(lease, True, begin_us))
 
         def is_done() -> None:
             self._spent_us += self._now_us() - begin_us
-            self._spent += samples
+            self._spent += samples if waits else 0
             self.step(m.WorkEdge(lease, False, self._now_us(), waits))
             self.step(m.WorkProgress(lease, self._spent))
             then()
@@ -72,6 +79,7 @@ class SteppingBoard(ChaosBoard):
         self.account.settle(self._now_us())
         self._round, self._ranges, self.is_working = action.round, action.ranges, action.lease
         self._spent_us = self._spent = 0
+        self._busy, self._pending = False, []
         self.begins()
 
     def _end_work(self) -> None:
@@ -84,7 +92,11 @@ class SteppingBoard(ChaosBoard):
         self._tensor[action.offset : action.offset + len(self._payload)] = self._payload
         if action.whole and action.lease == self.is_working:
             data = bytes(self._tensor)
-            self.when(SOON_S, lambda: self.takes(action, data))
+            self.when(SOON_S, lambda: self._given(action, data))
+
+    def _given(self, action: m.StoreTensor, data: bytes) -> None:
+        self._pending.append((action, data))
+        self.go_on()
 
     _ACTIONS: dict[type[object], Callable[..., None]] = {
         **ChaosBoard._ACTIONS, m.StartWork: _begin_steps, m.StoreTensor: _take_tensor,
