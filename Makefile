@@ -47,7 +47,8 @@ test-vm: venv
 FIRST ?= 1
 SEEDS ?= 500
 sim: venv
-	@seq $(FIRST) 50 $$(($(FIRST) + $(SEEDS) - 1)) | xargs -P 2 -I{} sh -c '$(BIN)/paceline simulate --chaos {}-$$(({} + 49))'
+	@for regime in pma ddp hfl psl; do seq -f "$$regime %g" $(FIRST) 50 $$(($(FIRST) + $(SEEDS) / 4 - 1)); done \
+	    | xargs -P 2 -L 1 sh -c '$(BIN)/paceline simulate --regime $$0 --chaos $$1-$$(($$1 + 49))'
 
 # What breaks a decoder is left in build/fuzz.
 EXECUTIONS ?= 20000

@@ -16,6 +16,8 @@ from paceline.wire import Answer, Failed
 from paceline_host.ddp import machine as dm
 from paceline_host.ddp.machine import RankMachine
 from paceline_host.ddp.plan import RoundPlan
+from paceline_host.hfl.ranks import SiloRanks
+from paceline_host.hfl.store import SiloStore
 from paceline_host.psl import store as split_store
 from paceline_host.psl.machine import SplitMachine
 from paceline_host.psl.plan import _GlobalDraws
@@ -29,6 +31,7 @@ FIRST, SEEDS = 10_001, 60
 WITHIN = 100  # seeds, until a planted bug is found
 STEPPING = {  # regime -> the kinds of faults that it meets
     "ddp": {*KINDS, *RANK_KINDS, *HOSTILE} - {"corrupt"},
+    "hfl": {*KINDS, *RANK_KINDS, *HOSTILE} - {"corrupt"},
     "psl": {*KINDS, *HOSTILE} - {"memory"},
 }
 
@@ -134,18 +137,6 @@ def a_void_step_has_used_its_samples(patch: Patch) -> None:
     patch.setattr(_GlobalDraws, "void", _GlobalDraws.commit)
 
 
-def data_of_a_void_step_count(patch: Patch) -> None:
-    """What a board says of a step that was void meanwhile is taken for the present one's."""
-    say = SplitMachine._say_tensor
-
-    def lax(self: SplitMachine, index: int, message: Any, nbytes: int, now_s: float) -> None:
-        if self._plan is not None:
-            message = replace(message, step=self._plan.step, redraw=self._plan.redraw)
-        say(self, index, message, nbytes, now_s)
-
-    patch.setattr(SplitMachine, "_say_tensor", lax)
-
-
 def boards_compute_with_an_older_client_part(patch: Patch) -> None:
     """Each step sends the part that the epoch began with."""
     patch.setattr(
@@ -187,6 +178,31 @@ def an_account_is_on_disk_before_its_epoch(patch: Patch) -> None:
     patch.setitem(psl.ChaosSplitStore._JOBS, StorePart, hasty)
 
 
+# Planted bugs: silos -------------------------------------------------------------------------------------------------
+
+
+def the_first_silo_is_all(patch: Patch) -> None:
+    """The next round begins with what one silo has left."""
+    go_on = SiloStore._go_on_from
+    patch.setattr(SiloStore, "_go_on_from", lambda self, state: go_on(self, min(self._states.items())[1]))
+
+
+def memory_travels_between_silos(patch: Patch) -> None:
+    """The next round begins with the mean model, and the optimiser's memory of one silo."""
+    go_on = SiloStore._go_on_from
+
+    def remember(self: SiloStore, state: bytes) -> None:
+        size = len(self._weights)
+        go_on(self, state[:size] + min(self._states.items())[1][size:])
+
+    patch.setattr(SiloStore, "_go_on_from", remember)
+
+
+def a_silo_that_nobody_comes_back_to_is_waited_for(patch: Patch) -> None:
+    """A silo without boards does not give its round up."""
+    patch.setattr(SiloRanks, "_give_up", lambda self: setattr(self, "_alone_s", None))
+
+
 BUGS: list[tuple[str, Callable[[Patch], None], str]] = [  # and what the witness says of it
     ("ddp", whoever_is_first_leads_a_group, "P3 state"),
     ("ddp", a_round_that_begins_anew_keeps_what_was_counted, "P"),
@@ -194,8 +210,10 @@ BUGS: list[tuple[str, Callable[[Patch], None], str]] = [  # and what the witness
     ("ddp", a_trainer_that_was_started_anew_is_taken_to_hold_the_state, "P3 state"),
     ("ddp", nobody_minds_a_group_that_stands_still, "P7"),
     ("ddp", a_state_is_not_synced, "P3 resume"),
+    ("hfl", the_first_silo_is_all, "P3 state"),
+    ("hfl", memory_travels_between_silos, "P3 state"),
+    ("hfl", a_silo_that_nobody_comes_back_to_is_waited_for, "P7"),
     ("psl", a_void_step_has_used_its_samples, "P"),
-    ("psl", data_of_a_void_step_count, "P"),
     ("psl", boards_compute_with_an_older_client_part, "P3 base"),
     ("psl", what_a_lost_board_gave_is_forgotten, "P"),
     ("psl", an_account_is_on_disk_before_its_epoch, "P1 acknowledged"),
@@ -204,7 +222,6 @@ OFTEN: dict[Callable[[Patch], None], tuple[str, ...]] = {  # what shows a bug so
     a_round_that_begins_anew_keeps_what_was_counted: ("kill-board", "kill-trainer", "group-breaks"),
     a_trainer_that_was_started_anew_is_taken_to_hold_the_state: ("slow-disk", "kill-trainer", "kill-board"),
     a_state_is_not_synced: ("power-host",),
-    data_of_a_void_step_count: ("kill-trainer", "kill-board", "cut"),
     what_a_lost_board_gave_is_forgotten: ("slow-disk", "kill-board"),
 }
 

@@ -12,10 +12,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.fakes import FakeBoard, Killer, Restarter, World
+from tests.fakes import FakeBoard, Killer, Restarter, World, places
 from tests.rank_world import FakeRank, RankWorld, check_rounds
 
 from paceline import machine as am
+from paceline_host.ddp.plan import RoundPlan
+from paceline_host.regimes import Slice
 from paceline_host.steps import SlicesStored, StoreSlices
 
 
@@ -224,6 +226,19 @@ def test_a_deal_that_is_on_disk_late_is_not_taken_for_the_plan_that_has_replaced
     check_rounds(world)
     assert world.journal.said("void")
     assert not unwritten, "slices were given out before they were on disk"
+
+
+def test_a_round_may_be_dealt_and_begun_anew_when_all_its_steps_are_counted() -> None:
+    """The state may be lost after the last step, when no open slice is left."""
+
+    def divide(samples: int, least: int) -> list[tuple[int, int]]:
+        return [(1, samples)]
+
+    plan = RoundPlan([Slice(1, 0, 0, ((0, 0, 6),)), Slice(1, 1, 1, ((0, 6, 12),))], 0, 2, 1, 2)
+    assert [item.samples for item in plan.deal_anew(2, [0, 1], divide)] == [6, 6]
+    assert plan.deal_anew(2, [1], divide) == []
+    (fresh,) = plan.begin_anew(divide)
+    assert (fresh.board, places(fresh.ranges), plan.counted, plan.first) == (1, places([(0, 0, 12)]), [], 0)
 
 
 def test_no_rank_back_ends_the_run_with_the_reason() -> None:

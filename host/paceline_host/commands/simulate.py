@@ -25,7 +25,7 @@ TALK_S = 5.0  # between two words of progress,
 LONG_S = 0.5  # but each round that takes so long has its own
 OPTIONS = ("rounds", "boards", "budget", "seed", "profile", "noise", "drift", "fault_rate")  # keys of a scenario, too
 
-REGIMES = ("pma", "ddp", "psl")  # whose promises --chaos tries
+REGIMES = ("pma", "ddp", "hfl", "psl")  # whose promises --chaos tries
 
 
 def add(program: Program) -> None:

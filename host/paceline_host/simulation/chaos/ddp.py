@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -15,6 +15,7 @@ from paceline_host import steps as s
 from paceline_host.ddp.machine import RankMachine
 from paceline_host.ddp.steps import KeepState, RankFacts
 from paceline_host.ddp.store import RankStore
+from paceline_host.hfl.silos import SLICES, Silo
 from paceline_host.ledger import Ledger
 from paceline_host.muster import Muster
 from paceline_host.planner import Planner
@@ -72,16 +73,24 @@ class Ranks(Setting):
         return RankMachine(facts, self.facts, made, names, store.model_sha256, self.clock.now_s, reopened)
 
     def witness(self, boards: Sequence[ChaosBoard]) -> Witness:
-        return RankWitness(self.plan, self.task, boards, self.net)
+        everybody = Silo(0, "", tuple(range(self.plan.boards)), self.plan.budget, self.plan.samples)
+        return RankWitness(self.plan, self.task, boards, self.net, [everybody])
 
 
 class RankWitness(Witness):
-    """Knows the state that each round leaves, whoever has stepped: each step takes the next places of the stream."""
+    """Knows the state that each round leaves, whoever has stepped: each step takes the next places of the stream.
 
-    def __init__(self, plan: Plan, task: ChaosTask, boards: Sequence[ChaosBoard], net: Net) -> None:
+    `silos`: who steps together, and has a stream and a budget.
+    """
+
+    def __init__(
+        self, plan: Plan, task: ChaosTask, boards: Sequence[ChaosBoard], net: Net, silos: Sequence[Silo]
+    ) -> None:
         super().__init__(plan, boards)
-        self._task, self._net = task, net
+        self._task, self._net, self._silos = task, net, silos
+        self._of = {board: silo for silo in silos for board in silo.boards}
         self._states = {0: truth.first_state(task)}
+        self._lapses: dict[int, Collection[str]] = {}  # by round, the silos that have left it out
         self._told: set[int] = set()  # rounds of which a board was told that its part counts
 
     # What boards are told -------------------------------------------------------------------------------------------
@@ -124,23 +133,24 @@ class RankWitness(Witness):
         super().saw(action, machine)
 
     def _is_planned(self, action: s.StoreSlices, machine: Muster) -> None:
-        shares = {item.board: item.samples for item in action.slices}
-        present = [i for i, board in enumerate(machine.boards) if board.usable]
-        self.are_dealt(shares, present, self._plan.budget, self._plan.minimum)
+        for silo in self._silos:
+            shares = {item.board: item.samples for item in action.slices if item.index // SLICES == silo.number}
+            boards = machine.boards  # one that has gone since, as words of this turn did not reach it, was there
+            if present := [i for i in silo.boards if boards[i].usable or (i in shares and boards[i].session is None)]:
+                self.are_dealt(shares, present, silo.budget, self._plan.minimum)
 
     def _is_dealt_anew(self, action: s.StoreSlices) -> None:
-        """What is dealt while a round is open are places of it, each once."""
+        """What is dealt while a round is open are places of it, each once, and no silo's go to a board of another."""
         seen: set[int] = set()
         for item in action.slices:
+            silo = self._of[item.board]
+            self.check(item.index // SLICES == silo.number, f"P2 silo: slice {item.index} is given to silo {silo.name}")
             for epoch, begin, end in item.ranges:
-                places = set(range(epoch * self._plan.samples + begin, epoch * self._plan.samples + end))
+                places = set(range(epoch * silo.samples + begin, epoch * silo.samples + end))
                 self.check(not seen & places, f"P2 dealt: a place of round {item.round} goes to two boards")
                 seen |= places
-            stretch = self._stretch(item.round)
+            stretch = _stretch(silo, item.round)
             self.check(seen <= set(stretch), f"P2 dealt: places outside of round {item.round}, which has {stretch}")
-
-    def _stretch(self, number: int) -> range:
-        return range((number - 1) * self._plan.budget, number * self._plan.budget)
 
     # What is committed ----------------------------------------------------------------------------------------------
 
@@ -150,24 +160,43 @@ class RankWitness(Witness):
         self.check(base == truth.sha(truth.weights(state)), f"P3 base: round {number} is planned from another model")
         if not closed:
             return
-        ways: list[Sequence[Counter[int]]] = []
-        deal = Deal([self._plan.budget], self._plan.steps, 1)
-        for step in range(self._plan.steps):
-            state = truth.stepped(state, [self._stretch(number)[place] for place in deal.places(step, 0)])
-            ways.append(self._net.done.get(truth.sha(state), ()))
-        self._states[number] = state
+        ends: dict[int, bytes] = {}
+        lapsed = self._lapses[number] = self._lapsed(number)
+        for silo in self._silos:
+            if silo.name not in lapsed:
+                ends[silo.number], ways = self._after(state, silo, number)
+                self._is_credited(number, silo, ways)
+        state = self._states[number] = self._met(state, ends)
         ((left,),) = self._ask("SELECT state_sha256 FROM epoch WHERE round = ?", number)
         self.check(left == truth.sha(state), f"P3 state: round {number} has left another state than its steps make")
         self.closes(number, model, truth.sha(truth.weights(state)))
-        self._is_credited(number, ways)
 
-    def _is_credited(self, number: int, ways: Sequence[Sequence[Counter[int]]]) -> None:
+    def _after(self, state: bytes, silo: Silo, number: int) -> tuple[bytes, list[Sequence[Counter[int]]]]:
+        """Return the state after a silo's steps of a round, and who did each of them, each time that it was done."""
+        ways: list[Sequence[Counter[int]]] = []
+        stretch, deal = _stretch(silo, number), Deal([silo.budget], self._plan.steps, 1)
+        for step in range(self._plan.steps):
+            state = truth.stepped(state, [stretch[place] for place in deal.places(step, 0)])
+            ways.append(self._net.done.get(truth.sha(state), ()))
+        return state, ways
+
+    def _lapsed(self, number: int) -> Collection[str]:
+        """Return the silos that have left a round out."""
+        return ()
+
+    def _met(self, base: bytes, ends: Mapping[int, bytes]) -> bytes:
+        """Return the state with which the next round begins, from those that silos have ended with."""
+        return ends[0]
+
+    def _is_credited(self, number: int, silo: Silo, ways: Sequence[Sequence[Counter[int]]]) -> None:
         """Boards are credited with what they did in the steps: one of the times that each step was done is counted."""
         credit: Counter[int] = Counter()
         for lease, board, samples, sha, uj in self._ask(
             "SELECT lease, board, samples, update_sha256, compute_uj FROM contribution "
             "WHERE round = ? AND verdict = 'accepted'", number,
         ):  # fmt: skip
+            if board not in silo.boards:
+                continue
             credit[board] += samples
             grant = self._grants.get(lease)
             self.check(
@@ -194,4 +223,10 @@ class RankWitness(Witness):
         self.check(read_state(folder, last, truth.sha(state)) == state, "P3 state: the last one is another")
 
     def _proves(self, ledger: Ledger, row: records.Round) -> None:
-        self.each_once(ledger, row.round, self._plan.samples, self._plan.budget, range(self._plan.boards))
+        for silo in self._silos:
+            if silo.name not in self._lapses[row.round]:
+                self.each_once(ledger, row.round, silo.samples, silo.budget, silo.boards)
+
+
+def _stretch(silo: Silo, number: int) -> range:
+    return range((number - 1) * silo.budget, number * silo.budget)

@@ -116,6 +116,11 @@ def _stepping(plan: Plan) -> Plan:
     )  # fmt: skip
 
 
+def _in_silos(plan: Plan) -> Plan:
+    """The same in two silos, of which each has half of the samples and of the budget."""
+    return replace(_stepping(plan), regime="hfl", budget=max(plan.budget, 60))
+
+
 def _splitting(plan: Plan) -> Plan:
     """Clients with data of their own: an epoch of a few steps."""
     chance = Random(f"clients {plan.seed}")
@@ -127,4 +132,9 @@ def _splitting(plan: Plan) -> Plan:
     )  # fmt: skip
 
 
-_REGIMES: dict[str, Callable[[Plan], Plan]] = {"pma": lambda plan: plan, "ddp": _stepping, "psl": _splitting}
+_REGIMES: dict[str, Callable[[Plan], Plan]] = {
+    "pma": lambda plan: plan,
+    "ddp": _stepping,
+    "hfl": _in_silos,
+    "psl": _splitting,
+}

@@ -51,8 +51,13 @@ def update(base: bytes | bytearray, ranges: Sequence[Range], batch: int) -> byte
 
 
 def first_state(task: ChaosTask) -> bytes:
-    """Return the state of synchronised ranks before training: the model, a memory, steps."""
-    return task.initial() + bytes(_TAIL.size)
+    """Return the state of synchronised ranks before training."""
+    return begun(task.initial())
+
+
+def begun(model: bytes) -> bytes:
+    """Return the state in which nothing was done with a model: it, a memory, steps."""
+    return model + bytes(_TAIL.size)
 
 
 def weights(state: bytes) -> bytes:

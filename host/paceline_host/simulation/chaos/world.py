@@ -25,6 +25,7 @@ from paceline_host.simulation.chaos import plan as p
 from paceline_host.simulation.chaos.ddp import Ranks
 from paceline_host.simulation.chaos.disk import Disk, Doom, HostDied
 from paceline_host.simulation.chaos.faults import HAPPENS, heal, make_hostile
+from paceline_host.simulation.chaos.hfl import Silos
 from paceline_host.simulation.chaos.host import ChaosHost, ChaosStore
 from paceline_host.simulation.chaos.pma import Averaging
 from paceline_host.simulation.chaos.psl import Splitting
@@ -38,7 +39,12 @@ CHUNK_BYTES = w.CHUNK_FLOOR
 CREDIT_BYTES = 2 * w.CHUNK_FLOOR
 SETTLED = 7.0  # patiences after the last fault, from which on nothing may be lost any more
 BOUND = 60.0  # patiences after the last fault, and rounds of the slowest board alone, in which the run must finish
-SETTINGS: dict[str, Callable[[p.Plan, Clock], Setting]] = {"pma": Averaging, "ddp": Ranks, "psl": Splitting}
+SETTINGS: dict[str, Callable[[p.Plan, Clock], Setting]] = {
+    "pma": Averaging,
+    "ddp": Ranks,
+    "psl": Splitting,
+    "hfl": Silos,
+}
 
 
 @dataclass
