@@ -27,7 +27,7 @@ from paceline_host.simulation.chaos.plan import HOSTILE, KINDS, RANK_KINDS, draw
 from paceline_host.simulation.chaos.world import run
 from paceline_host.steps import ResultStored, StoreSlices
 
-FIRST, SEEDS = 10_001, 60
+FIRST, SEEDS = 10_001, 40
 WITHIN = 100  # seeds, until a planted bug is found
 STEPPING = {  # regime -> the kinds of faults that it meets
     "ddp": {*KINDS, *RANK_KINDS, *HOSTILE} - {"corrupt"},

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from paceline.wire import Commit, Result
 from paceline_host import records
@@ -37,10 +38,14 @@ def store_in(folder: Path) -> ChaosStore:
     return Splitting(plan, Clock()).store(disk, doom, run, [records.Board(0, "board-0")], lambda: 1.0, None)
 
 
+def do(store: ChaosStore, action: Any, data: bytes = b"") -> list[object]:
+    return store.do([Job(action, 1.0, tensors={0: bytearray(data)})])
+
+
 def test_what_boards_gave_to_an_epoch_is_on_disk_and_answered_when_it_closes(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     assert isinstance(store, ChaosSplitStore)
-    result = Result(7, "r", 1, 0, 0, 5, SAMPLES, 1, 1000, 0, 0, "", 0, store._split.digest(), False)
+    result = Result(7, "r", 1, 0, 0, 5, SAMPLES, 1, 1000, 0, 0, "", 0, store.side.digest(), False)
     with store:
         db = connect(store._folder / JOURNAL, "ro")
 
@@ -49,12 +54,12 @@ def test_what_boards_gave_to_an_epoch_is_on_disk_and_answered_when_it_closes(tmp
 
         data = smashed(store.part, [(0, place) for place in range(SAMPLES)])
         back = update(store.part, gradient([data], SAMPLES))
-        store.do([Job(s.StoreSlices((WHOLE,), first=True), 1.0)])
-        store.do([Job(ComputeStep(1, 0, 0, ((0, SAMPLES),)), 2.0, tensors={0: bytearray(data)})])
-        store.do([Job(CommitStep(1, 0, 0, (0,)), 3.0, tensors={0: bytearray(back)})])
+        do(store, s.StoreSlices((WHOLE,), first=True))
+        do(store, ComputeStep(1, 0, 0, ((0, SAMPLES),)), data)
+        do(store, CommitStep(1, 0, 0, (0,)), back)
         given = StorePart(0, WHOLE, 5, SAMPLES, 1, result, Commit(7, 5, 10, 0, "modelled", 0, 0))
-        assert store.do([Job(given, 4.0)]) == []
+        assert do(store, given) == []
         assert counted() == [], "a host that is killed here does the epoch anew, and what was given with it"
-        assert store.do([Job(CloseEpoch(1, 1, 0, 0, 0), 5.0)]) == [s.ResultStored(0, 5), EpochClosed(1)]
+        assert do(store, CloseEpoch(1, 1, 0, 0, 0)) == [s.ResultStored(0, 5), EpochClosed(1)]
         assert counted() == [(5, SAMPLES)]
         db.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline import wire
 from paceline.policies import policy
-from paceline_host import planner, records
+from paceline_host import records
 from paceline_host import steps as s
 from paceline_host.ddp.steps import KeepState
 from paceline_host.hfl.machine import SiloMachine
@@ -17,6 +17,7 @@ from paceline_host.hfl.silos import SLICES, Silo, as_rows
 from paceline_host.hfl.store import SiloStore
 from paceline_host.ledger import LAPSED
 from paceline_host.muster import Muster
+from paceline_host.planner import Planner, make
 from paceline_host.recovery import Recovered
 from paceline_host.simulation.chaos import truth
 from paceline_host.simulation.chaos.board import ChaosBoard
@@ -53,9 +54,9 @@ class Silos(Ranks):
         board._samples = self._of(number).samples
         return board
 
-    def planner(self) -> planner.Planner:
+    def planner(self) -> Planner:
         plan, silos = self.plan, [(silo.boards, silo.budget) for silo in self.silos]
-        return planner.make(policy(plan.policy), plan.boards, plan.budget, plan.minimum, silos, seed=plan.seed)
+        return make(policy(plan.policy), plan.boards, plan.budget, plan.minimum, silos, seed=plan.seed)
 
     def journaled(self) -> Mapping[str, Any]:
         return {"silos": as_rows(self.silos, self._rules)}
@@ -67,7 +68,7 @@ class Silos(Ranks):
         return ChaosSiloStore(disk, doom, run, boards, self.task, clock, recovered)
 
     def machine(
-        self, facts: s.RunFacts, made: planner.Planner | None, names: Sequence[str], store: ChaosStore,
+        self, facts: s.RunFacts, made: Planner | None, names: Sequence[str], store: ChaosStore,
         reopened: s.Reopened | None,
     ) -> Muster:  # fmt: skip
         assert made is not None

@@ -40,15 +40,15 @@ class ChaosSplitStore(ChaosStore, SplitStore):
         super().__init__(*of_store)
 
     def _side(self, *_: object) -> Any:
-        return self._made()
+        self.side = self._made()
+        return self.side
 
     def _shows(self, job: Job) -> list[StoreEvent]:
         assert isinstance(job.action, CloseEpoch)
-        assert isinstance(self._split, ChaosSide)
         done = self._close(job)
-        books = self._split.books
+        books = self.side.books
         self._closes(job.action.round, books)
-        self._split.books = Books(books.state)
+        self.side.books = Books(books.state)
         return done
 
     _JOBS: dict[type[object], Callable[[Any, Job], list[StoreEvent]]] = {**SplitStore._JOBS, CloseEpoch: _shows}
