@@ -160,16 +160,18 @@ class RankWitness(Witness):
         self.check(base == truth.sha(truth.weights(state)), f"P3 base: round {number} is planned from another model")
         if not closed:
             return
-        ends: dict[int, bytes] = {}
+        ends, done = dict[int, bytes](), []
         lapsed = self._lapses[number] = self._lapsed(number)
         for silo in self._silos:
             if silo.name not in lapsed:
                 ends[silo.number], ways = self._after(state, silo, number)
-                self._is_credited(number, silo, ways)
+                done.append((silo, ways))
         state = self._states[number] = self._met(state, ends)
         ((left,),) = self._ask("SELECT state_sha256 FROM epoch WHERE round = ?", number)
         self.check(left == truth.sha(state), f"P3 state: round {number} has left another state than its steps make")
         self.closes(number, model, truth.sha(truth.weights(state)))
+        for silo, ways in done:
+            self._is_credited(number, silo, ways)
 
     def _after(self, state: bytes, silo: Silo, number: int) -> tuple[bytes, list[Sequence[Counter[int]]]]:
         """Return the state after a silo's steps of a round, and who did each of them, each time that it was done."""
