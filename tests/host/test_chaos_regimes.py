@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from paceline.wire import Answer, Failed
+from paceline_host.commands import program
 from paceline_host.ddp import machine as dm
 from paceline_host.ddp.machine import RankMachine
 from paceline_host.ddp.plan import RoundPlan
@@ -237,3 +238,27 @@ def test_a_planted_bug_is_found(regime: str, plant: Callable[[Patch], None], pro
             assert promise in verdict.broken, verdict.broken
             return
     raise AssertionError(f"not found by {WITHIN} seeds")
+
+
+# The command --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("regime", STEPPING)
+def test_the_command_tells_the_story_of_a_seed_under_a_regime(regime: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program().run(["simulate", "--chaos", "7", "--regime", regime]) == 0
+    out = capsys.readouterr().out
+    assert f"simulated, seed 7, {regime}:" in out
+    assert "all promises were kept" in out
+
+
+def test_a_seed_that_breaks_a_promise_is_named_with_its_regime(
+    capsys: pytest.CaptureFixture[str], monkeypatch: Patch
+) -> None:
+    the_first_silo_is_all(monkeypatch)
+    assert program().run(["simulate", "--chaos", "10001-10002", "--regime", "hfl"]) == 9
+    assert "to see it again: paceline simulate --chaos 10001 --regime hfl" in capsys.readouterr().out
+
+
+def test_a_regime_is_for_chaos_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program().run(["simulate", "--regime", "ddp"]) == 2
+    assert "--regime is for --chaos" in capsys.readouterr().err

@@ -138,10 +138,7 @@ def test_a_folder_that_cannot_be_written_is_named_and_left_as_it_is(tmp_path: Pa
         until("the fleet to follow its host", lambda: not bench.left())
         # A process gives up its files a moment after its environment: until then the mount is busy.
         remount = [*as_root, "mount", "-o", "remount,ro", str(disk)]
-        until(
-            "the disk to be read-only",
-            lambda: subprocess.run(remount, check=False, stderr=subprocess.DEVNULL).returncode == 0,
-        )
+        until("the disk to be read-only", lambda: subprocess.run(remount, check=False, stderr=subprocess.DEVNULL).returncode == 0)
         try:
             commands: list[list[str | Path]] = [["resume", run], ["run", experiment, "--runs-dir", disk / "runs"]]
             for arguments in commands:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 TALK_S = 5.0  # between two words of progress,
 LONG_S = 0.5  # but each round that takes so long has its own
 OPTIONS = ("rounds", "boards", "budget", "seed", "profile", "noise", "drift", "fault_rate")  # keys of a scenario, too
-
 REGIMES = ("pma", "ddp", "hfl", "psl")  # whose promises --chaos tries
 
 
