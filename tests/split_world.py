@@ -63,6 +63,7 @@ class SplitStore:
         self.part = journal.end_part[max(journal.end_part)] if journal.end_part else b"0" * PART_BYTES
         self.gradients: dict[int, bytes] = {}
         self._open: dict[int, bytes] | None = None
+        self._answers: list[object] = []  # to what boards gave, until the epoch is on disk
         self.refuse: set[tuple[int, int]] = set()  # (step, board) whose smashed data are not finite
         self.refuse_updates: set[tuple[int, int]] = set()  # and whose update is not
 
@@ -112,12 +113,13 @@ class SplitStore:
                 if job.result is not None:
                     assert job.result.update_sha256 == sha(self.part), "a board holds another client part"
                 ledger.parts.append(job)
-                return [s.ResultStored(job.board, job.lease)]
+                self._answers.append(s.ResultStored(job.board, job.lease))
             case ps.CloseEpoch(number, steps):
                 assert steps == len(ledger.batches[number])
                 ledger.closed.append(job)
                 ledger.end_part[number] = self.part
-                return [ps.EpochClosed(number)]
+                answers, self._answers = self._answers, []
+                return [*answers, ps.EpochClosed(number)]
             case s.StoreEnergy():
                 ledger.energies.append(job)
             case s.Note():

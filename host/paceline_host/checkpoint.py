@@ -42,6 +42,13 @@ def newest(folder: Path) -> int:
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
+def make_folder(folder: Path, *, fsync: bool) -> None:
+    """Make the folder of models, if need be, so that no power cut takes it with all that is synced in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if fsync and not any(folder.iterdir()):  # a host that was killed right here may have made it
+        sync_folder(folder.parent)
+
+
 def save(
     path: Path, manifest: Manifest, model: Buffer, metadata: Mapping[str, str] | None = None, *, fsync: bool = True
 ) -> str:
@@ -50,10 +57,7 @@ def save(
     notes = {**(metadata or {}), "model_sha256": digest, "manifest_sha256": manifest.digest()}
     partial = path.with_name(f".{path.name}.partial")
     try:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True)
-            if fsync:  # else a power cut may take the folder, with all that is synced in it
-                sync_folder(path.parent.parent)
+        make_folder(path.parent, fsync=fsync)
         try:
             with partial.open("wb") as file:
                 _write(file, manifest, model, notes)

@@ -310,7 +310,7 @@ class Comparison:
         if row.regime == "async":
             return MixingStore(folder, row, boards, self._task, clock, server.wake, recovered)
         if row.regime == "hfl":
-            return SiloStore(folder, row, boards, self._task, self._silos, clock, server.wake, recovered)
+            return SiloStore(folder, row, boards, self._task, clock, server.wake, recovered)
         if row.regime == "ddp":
             return RankStore(folder, row, boards, self._task, clock, server.wake, recovered)
         if row.regime != "psl":

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from paceline.data.idx import write_idx
 from paceline.data.sources import KINDS
 from paceline.errors import LocalProtocolError, SettingsError, StorageError
-from paceline.split import SplitError
+from paceline.split import SplitError, Upload
 from paceline.split.client import SplitClient
-from paceline.split.host import SplitHost, Step, Upload
+from paceline.split.host import SplitHost, Step
 from paceline.split.layout import gradient_manifest, upload_manifest
 from paceline.tasks import SplitTask, make, splittable
 from paceline.tasks.flat import view_of

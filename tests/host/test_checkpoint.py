@@ -18,6 +18,7 @@ import safetensors.numpy
 from paceline.errors import StorageError
 from paceline.tensors import ITEM_BYTES, Manifest
 from paceline_host import checkpoint
+from paceline_host.psl import store
 
 MANIFEST = Manifest.build(
     [
@@ -50,6 +51,28 @@ def test_a_new_folder_of_checkpoints_is_synced_into_its_own(tmp_path: Path, monk
     for _ in range(2):
         checkpoint.save(path, MANIFEST, model_of(MANIFEST, 1))
     assert synced == [(tmp_path, False), (path.parent, True), (path.parent, True)]
+
+
+def test_a_state_that_comes_first_makes_the_folder_as_a_model_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(checkpoint, "sync_folder", synced.append)
+    monkeypatch.setattr(store, "sync_folder", synced.append)
+    store.write_state(tmp_path, 1, b"state", fsync=True)
+    checkpoint.save(checkpoint.path(tmp_path, 1), MANIFEST, model_of(MANIFEST, 1))
+    models = tmp_path / "checkpoints"
+    assert synced == [tmp_path, models, models], "a power cut would take the folder, and the run with it"
+
+
+def test_a_folder_that_a_killed_host_has_made_is_synced_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    (tmp_path / "checkpoints").mkdir()
+    monkeypatch.setattr(checkpoint, "sync_folder", synced.append)
+    checkpoint.save(checkpoint.path(tmp_path, 1), MANIFEST, model_of(MANIFEST, 1))
+    assert synced[0] == tmp_path
 
 
 def test_the_librarys_own_reader_sees_the_same_numbers(tmp_path: Path) -> None:

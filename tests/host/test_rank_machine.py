@@ -9,12 +9,16 @@ import json
 import re
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
-from tests.fakes import FakeBoard, Killer, Restarter, World
+from tests.fakes import FakeBoard, Killer, Restarter, World, places
 from tests.rank_world import FakeRank, RankWorld, check_rounds
 
 from paceline import machine as am
+from paceline_host.ddp.plan import RoundPlan
+from paceline_host.regimes import Slice
+from paceline_host.steps import SlicesStored, StoreSlices
 
 
 def started(world: RankWorld) -> RankWorld:
@@ -186,6 +190,58 @@ def test_all_ranks_lost_and_one_back_begins_the_round_anew() -> None:
     check_rounds(world)
     assert world.journal.said("alone")
     assert {part.board for part in world.journal.closed[0].parts} == {1}
+
+
+class OvertakenWorld(RankWorld):
+    """The first deal is so long on its way to the disk that all ranks are lost, and the round begins anew with one."""
+
+    late: SlicesStored | None = None
+
+    def host_step(self, event: Any, payload: bytes | memoryview = b"") -> None:
+        if self.late is None and isinstance(event, SlicesStored) and event.slices[0].redealt_from is not None:
+            self.late = event
+            for board in self.boards[:2]:
+                self.lose(board)
+            self.at(0.5, self.boards[1].start)
+        else:
+            super().host_step(event, payload)
+
+    def host_do(self, action: Any, payload: bytes | memoryview) -> None:
+        super().host_do(action, payload)
+        if self.late is not None and isinstance(action, StoreSlices):
+            self.at(0.0, partial(super().host_step, self.late))
+
+
+def test_a_deal_that_is_on_disk_late_is_not_taken_for_the_plan_that_has_replaced_it() -> None:
+    world = OvertakenWorld(rounds=1, paces_s=(1.0, 1.0, 1.0))
+    unwritten: list[int] = []
+
+    def hook(world_: World, when: str, who: str, kind: str, board: FakeBoard) -> bool:
+        lease = world.machine.boards[board.index].lease
+        if (when, kind) == ("before", "assign") and lease is not None:
+            is_written = (lease.slice.round, lease.slice.index) in world.journal.slices
+            unwritten.extend([] if is_written else [lease.slice.index])
+        return True
+
+    world.hook = hook
+    world.at(0.5, partial(world.lose, world.boards[2]))
+    assert started(world).run().ok
+    check_rounds(world)
+    assert world.journal.said("void")
+    assert not unwritten, "slices were given out before they were on disk"
+
+
+def test_a_round_may_be_dealt_and_begun_anew_when_all_its_steps_are_counted() -> None:
+    """The state may be lost after the last step, when no open slice is left."""
+
+    def divide(samples: int, least: int) -> list[tuple[int, int]]:
+        return [(1, samples)]
+
+    plan = RoundPlan([Slice(1, 0, 0, ((0, 0, 6),)), Slice(1, 1, 1, ((0, 6, 12),))], 0, 2, 1, 2)
+    assert [item.samples for item in plan.deal_anew(2, [0, 1], divide)] == [6, 6]
+    assert plan.deal_anew(2, [1], divide) == []
+    (fresh,) = plan.begin_anew(divide)
+    assert (fresh.board, places(fresh.ranges), plan.counted, plan.first) == (1, places([(0, 0, 12)]), [], 0)
 
 
 def test_no_rank_back_ends_the_run_with_the_reason() -> None:

@@ -8,6 +8,8 @@ Importing this package loads neither numpy nor torch.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from paceline.errors import RunError
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16", "float64")  # of smashed tensors and their gradients
@@ -19,3 +21,14 @@ class SplitError(RunError):
     def __init__(self, client: int | None, text: str) -> None:
         super().__init__(text if client is None else f"client {client}: {text}")
         self.client, self.text = client, text
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client handed over for a step. `dtype` and `shape`: what it says of its smashed tensor, if it says so."""
+
+    client: int
+    samples: int
+    data: bytes | bytearray | memoryview
+    dtype: str = ""
+    shape: tuple[int, ...] = ()

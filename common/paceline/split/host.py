@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from paceline.errors import LocalProtocolError, StorageError
-from paceline.split import SplitError
+from paceline.split import SplitError, Upload
 from paceline.split.layout import check_size, gradient_manifest, known, upload_manifest
 from paceline.tasks import Buffer, SplitTask
 from paceline.tasks.flat import Flat, as_tensor, view_of
@@ -28,17 +28,6 @@ from paceline.tasks.flat import Flat, as_tensor, view_of
 _HEAD = struct.Struct("<4sQQQQ")  # magic, version, optimiser steps, bytes of the model, bytes of the optimisers' memory
 _MAGIC = b"PSL1"
 HALF_TARGET = 1 << 10  # float16 gradients are scaled so that the largest lies below it; 65,504 is the end
-
-
-@dataclass(frozen=True)
-class Upload:
-    """What a client handed over for a step. `dtype` and `shape`: what it says of its smashed tensor, if it says so."""
-
-    client: int
-    samples: int
-    data: Buffer
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

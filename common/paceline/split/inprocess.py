@@ -17,8 +17,9 @@ from paceline.batches import Schedule, schedule
 from paceline.deviation import EpochLabels, StepDeviation
 from paceline.errors import DataError, SettingsError
 from paceline.local_draw import LocalDraw
+from paceline.split import Upload
 from paceline.split.client import SplitClient
-from paceline.split.host import SplitHost, Upload
+from paceline.split.host import SplitHost
 from paceline.tasks import Evaluation, SplitTask
 
 GROUP = 0  # the key under which clients compute together

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TALK_S = 5.0  # between two words of progress,
 LONG_S = 0.5  # but each round that takes so long has its own
 OPTIONS = ("rounds", "boards", "budget", "seed", "profile", "noise", "drift", "fault_rate")  # keys of a scenario, too
+REGIMES = ("pma", "ddp", "hfl", "psl")  # whose promises --chaos tries
 
 
 def add(program: Program) -> None:
@@ -44,6 +45,7 @@ def add(program: Program) -> None:
             ("paceline simulate --replay runs/demo-001/time --policies equal,time", "boards as a run measured them"),
             ("paceline simulate --boards 1000000 --controller-only --rounds 3", "no messages"),
             ("paceline simulate --chaos 7", "does a run keep its promises under faults that seed 7 draws?"),
+            ("paceline simulate --chaos 7 --regime ddp", "the same of boards that step together"),
         ],
         exits=(3, 4, 9, 10),
     )
@@ -64,6 +66,7 @@ def add(program: Program) -> None:
     parser.add_argument(
         "--chaos", metavar="SEED", help="a small run under faults of every kind, and a witness; 1-500: of many seeds"
     )
+    parser.add_argument("--regime", choices=REGIMES, help="of --chaos (default: pma)")
     parser.add_argument("--controller-only", action="store_true", help="plans and reports, no protocol, no journal")
     parser.add_argument("--no-journal", action="store_true", help="keep nothing")
     parser.add_argument("--runs-dir", type=Path, metavar="FOLDER", help="where run folders are made (default: runs)")
@@ -74,6 +77,9 @@ def add(program: Program) -> None:
 def _simulate(arguments: argparse.Namespace, talk: Talk) -> int:
     if arguments.chaos is not None:
         return _chaos(arguments, talk)
+    if arguments.regime is not None:
+        talk.error("--regime is for --chaos; what is compared otherwise is pma", event="usage")
+        return 2
     from paceline_host.simulation.fleet import Fleet
     from paceline_host.simulation.results import table
 
@@ -110,8 +116,9 @@ def _chaos(arguments: argparse.Namespace, talk: Talk) -> int:
         return 2
     with _interruptible(at_once=False) as interrupts:
         status = chaos(
-            seeds(arguments.chaos), talk, lambda: bool(interrupts), as_json=arguments.json, quiet=arguments.quiet
-        )
+            seeds(arguments.chaos), talk, lambda: bool(interrupts), regime=arguments.regime or "pma",
+            as_json=arguments.json, quiet=arguments.quiet,
+        )  # fmt: skip
     return 128 + interrupts[0] if interrupts else status
 
 

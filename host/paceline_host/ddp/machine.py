@@ -108,6 +108,9 @@ class RankMachine(RankClosing):
         return Pma(self.facts.samples, self.facts.budget).plan(self.round, shares)
 
     def _stored(self, event: s.SlicesStored, now_s: float) -> None:
+        written = {item.index for item in event.slices}
+        if any(item.index not in written for item in self._plan_of().slices):
+            return  # all ranks were lost while a deal was on its way to the disk, and the round began anew
         if self.phase == "planning" and self.stage == PLAN:
             self.phase = "working"
             if self._planned_s is None:

@@ -26,7 +26,7 @@ class RoundPlan:
         self.first = 0  # the first open step
         self.next_index = next_index
         self._all, self._minimum = steps, minimum
-        self._start = place
+        self._start, self._origin = place, slices[0]
         self._stretch = [piece for item in slices for piece in item.ranges]
 
     @property
@@ -74,7 +74,7 @@ class RoundPlan:
         self.place += deal.done(new) if deal is not None else 0
         self.first = steps
         total = sum(end - begin for _, begin, end in left)
-        self._give(left, divide(total, self.least) if total else [], old[0])
+        self._give(left, divide(total, self.least) if total else [])
         return [*kept, *self.slices]
 
     def begin_anew(self, divide: Callable[[int, int], Sequence[tuple[int, int]]]) -> list[Slice]:
@@ -82,10 +82,11 @@ class RoundPlan:
         self.first, self.place = 0, self._start
         self.counted.clear()
         total = sum(end - begin for _, begin, end in self._stretch)
-        self._give(self._stretch, divide(total, self.least), self.slices[0])
+        self._give(self._stretch, divide(total, self.least))
         return list(self.slices)
 
-    def _give(self, ranges: Sequence[Range], shares: Sequence[tuple[int, int]], old: Slice) -> None:
+    def _give(self, ranges: Sequence[Range], shares: Sequence[tuple[int, int]]) -> None:
+        old = self.slices[0] if self.slices else self._origin  # none are left where all steps are counted
         shares = [pair for pair in shares if pair[1]]
         parts = cut(ranges, [count for _, count in shares])
         self.slices = [

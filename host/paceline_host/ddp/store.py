@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline.tasks import Task
-from paceline.tasks.modules import Trainable
 from paceline_host import checkpoint, records
 from paceline_host import steps as s
 from paceline_host.ddp.steps import CloseSteps, KeepState, RankPart, StateKept, StateRefused
@@ -35,10 +34,15 @@ class RankStore(Store):
         if recovered is not None and recovered.epoch is not None:
             self.model = read_state(folder, recovered.epoch.round, recovered.epoch.state_sha256)
         else:
-            self.model = bytes(Trainable(task).initial_state())
+            self.model = self._first_state()
         self.model_sha256 = checkpoint.sha256(self.model)
         self._kept: bytes | None = None
         self._history: list[float] = []
+
+    def _first_state(self) -> bytes:
+        from paceline.tasks.modules import Trainable  # here: it loads torch, which a simulated run does without
+
+        return bytes(Trainable(self._task).initial_state())
 
     def _slices(self, job: Job) -> list[StoreEvent]:
         action = job.action

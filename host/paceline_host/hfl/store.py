@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.tasks import Task
-from paceline.tasks.modules import Trainable
 from paceline_host import records
 from paceline_host.ddp.steps import KeepState, StateKept
 from paceline_host.ddp.store import RankStore
-from paceline_host.hfl.silos import Silo
+from paceline_host.hfl.silos import of_rows
 from paceline_host.hfl.steps import CloseSilos
 from paceline_host.ledger import LAPSED
 from paceline_host.recovery import Recovered
@@ -28,15 +27,15 @@ class SiloStore(RankStore):
     """See Store. `model` is the state with which a round begins: the mean model, no memory, no steps."""
 
     def __init__(
-        self, folder: Path, run: records.Run, boards: Sequence[records.Board], task: Task, silos: Sequence[Silo],
-        clock: Callable[[], float], wake: Callable[[], None], recovered: Recovered | None = None,
+        self, folder: Path, run: records.Run, boards: Sequence[records.Board], task: Task, clock: Callable[[], float],
+        wake: Callable[[], None], recovered: Recovered | None = None,
     ) -> None:  # fmt: skip
         super().__init__(folder, run, boards, task, clock, wake, recovered)
-        self._silos = silos
+        self._silos = silos = of_rows(run.silos)
         self._of = {board: silo.number for silo in silos for board in silo.boards}
         self._states: dict[int, bytes] = {}  # that leaders gave in this round, by silo
         self._histories: dict[int, list[float]] = {silo.number: [] for silo in silos}
-        self._no_memory = bytes(Trainable(task).initial_state())[len(self._weights) :]
+        self._no_memory = self._first_state()[len(self._weights) :]
 
     def _keep(self, job: Job) -> list[StoreEvent]:
         action = job.action

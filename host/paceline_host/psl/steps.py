@@ -135,7 +135,10 @@ class VoidStep:
 
 @dataclass(frozen=True)
 class StorePart:
-    """Journal what a board has given to an epoch, then answer ResultStored. No `result`: it could not say itself."""
+    """Journal, when the epoch closes, what a board has given to it; then answer ResultStored.
+
+    No `result`: it could not say itself.
+    """
 
     board: int
     slice: Slice

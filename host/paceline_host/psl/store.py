@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The disk and the arithmetic of a run of split learning: the server part, both optimisers, and the journal.
 
-A step is memory only; an epoch is a commit, with a checkpoint of the model and one of the optimisers before it. So a
-run that is taken up begins its open epoch anew, and gives the same bits (DECISIONS 1).
+A step is memory only; an epoch, and with it what each board has given, is a commit, with a checkpoint of the model and
+one of the optimisers before it. So a run that is taken up begins its open epoch anew, and gives the same bits
+(DECISIONS 1).
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.deviation import judge
 from paceline.errors import DamagedError, StorageError
-from paceline.split import SplitError
+from paceline.split import SplitError, Upload
 from paceline.tasks import SplitTask
 from paceline_host import checkpoint, records
 from paceline_host import steps as s
@@ -36,29 +37,36 @@ from paceline_host.psl.steps import (
 from paceline_host.recovery import Recovered
 from paceline_host.store import Job, Store, StoreEvent
 
+if TYPE_CHECKING:
+    from paceline.split.host import SplitHost
+
 
 class SplitStore(Store):
     """See Store."""
 
     def __init__(
         self, folder: Path, run: records.Run, boards: Sequence[records.Board], task: SplitTask,
-        clock: Callable[[], float], wake: Callable[[], None], recovered: Recovered | None = None, *, smashed: str,
-        device: str = "cpu",
+        clock: Callable[[], float], wake: Callable[[], None], recovered: Recovered | None = None, *,
+        smashed: str = "float32", device: str = "cpu",
     ) -> None:  # fmt: skip
-        from paceline.split.host import SplitHost
-
         super().__init__(folder, run, boards, task, clock, wake, recovered)
-        self._split = SplitHost(task, smashed, device)
+        self._split = self._side(task, smashed, device)
         if recovered is not None and recovered.epoch is not None:
             epoch = recovered.epoch
             self._split.load_state(read_state(folder, epoch.round, epoch.state_sha256))
         self.part = self._split.client_part()
         self.gradients: Mapping[int, bytes] = {}
         self._rows: list[tuple[records.Step, Sequence[int]]] = []
+        self._parts: list[tuple[records.Contribution, int]] = []  # what boards have given to the open epoch, and leases
         self._open: records.Step | None = None
         self._open_labels: Sequence[int] = ()
         self._host_s = 0.0
         self._voided = 0
+
+    def _side(self, task: SplitTask, smashed: str, device: str) -> SplitHost:
+        from paceline.split.host import SplitHost  # here: it loads torch, which a simulated run does without
+
+        return SplitHost(task, smashed, device)
 
     def outgoing(self, board: int, what: str) -> bytes:
         """See SplitSide; the loop's thread asks after the answer that made it ready."""
@@ -70,6 +78,7 @@ class SplitStore(Store):
         action = job.action
         assert isinstance(action, s.StoreSlices)
         self._rows.clear()
+        self._parts.clear()
         self._host_s, self._voided = 0.0, 0
         if action.first:
             row = records.Round(action.slices[0].round, self._clock(), self.model_sha256, 0.0)
@@ -77,8 +86,6 @@ class SplitStore(Store):
         return [s.SlicesStored(action.slices)]
 
     def _compute(self, job: Job) -> list[StoreEvent]:
-        from paceline.split.host import Upload
-
         action, tensors = job.action, job.tensors
         assert isinstance(action, ComputeStep)
         began_s = time.perf_counter()
@@ -140,9 +147,8 @@ class SplitStore(Store):
             item.round, item.index, result.attempt if result is not None else 0, action.lease, action.board,
             "accepted", job.at_s, samples=action.samples, steps=action.steps, **known,
         )  # fmt: skip
-        if action.samples:  # who gave nothing has no account
-            self._journal.add_contributions([(row, None)])
-        return [s.ResultStored(action.board, action.lease)]
+        self._parts.append((row, action.lease))
+        return []
 
     def _close(self, job: Job) -> list[StoreEvent]:
         action = job.action
@@ -159,6 +165,8 @@ class SplitStore(Store):
         evaluation_s = time.perf_counter() - began_s
         totals = [sum(column) for column in zip(*(labels for _, labels in self._rows), strict=True)]
         steps = [replace(row, deviation=judge(labels, totals).l1) for row, labels in self._rows]
+        rows = [(row, None) for row, _ in self._parts if row.samples]  # who gave nothing has no account
+        self._journal.add_contributions(rows)
         self._journal.close_round(
             action.round, closed_s=job.at_s, model_sha256=self.model_sha256, evaluation_s=evaluation_s,
             loss=quality.loss, accuracy=quality.accuracy, metric=quality.metric, flags=self._flags(action.round),
@@ -169,7 +177,8 @@ class SplitStore(Store):
             self._host_s, self._split.digest(), state_sha256,
         )  # fmt: skip
         self._journal.add_epoch(epoch, steps)
-        return [EpochClosed(action.round)]
+        stored = [s.ResultStored(row.board, lease) for row, lease in self._parts if lease]
+        return [*stored, EpochClosed(action.round)]
 
     _JOBS: dict[type[object], Callable[[Any, Job], list[StoreEvent]]] = {
         **Store._JOBS, s.StoreSlices: _slices, ComputeStep: _compute, CommitStep: _commit_step, VoidStep: _void_step,
@@ -187,7 +196,7 @@ def write_state(folder: Path, number: int, state: bytes, *, fsync: bool) -> str:
     path = state_path(folder, number)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.make_folder(path.parent, fsync=fsync)
         with partial.open("wb") as file:
             file.write(state)
             file.flush()

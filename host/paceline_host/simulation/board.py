@@ -58,6 +58,8 @@ class SimulatedBoard:
         self._work = 0  # number of the slice in hand: what belongs to an older one does not happen
         self._nonces = 0
         self._base, self._update = bytearray(task.manifest.nbytes), b""
+        self._samples = task.samples  # that it holds
+        self._inbox_bytes = 0  # room for tensors, where its regime has steps
         self._payload: bytes | memoryview = b""
         self._kept: m.Kept | None = None  # on its disk, with the update
         self._timer = Timer(clock, self._tick)
@@ -163,8 +165,7 @@ class SimulatedBoard:
         task = self._task
         idle_uw = round(self.model.watts(1)[0] * 1e6) if self.model.metered and action.load.idle_baseline else None
         ready = m.TrainerReady(
-            task.digest, task.manifest.nbytes, task.samples, task.data_label, self.number + 1,
-            idle_uw=idle_uw,
+            task.digest, len(self._base), self._samples, task.data_label, self.number + 1, self._inbox_bytes, idle_uw
         )  # fmt: skip
         self._later(LOAD_S, ready, self._work)
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from paceline.errors import LocalProtocolError, RemoteProtocolError
 from paceline.wire import Message
 from paceline_host import machine as m
+from paceline_host.muster import Muster
 from paceline_host.peers import Peers, Terms
 from paceline_host.simulation.clock import Clock, Timer
 from paceline_host.simulation.store import InlineStore
@@ -58,7 +59,7 @@ class SimulatedHost:
         self._timer = Timer(clock, self._turn)
         self._silent_s = self._due_s = float("inf")
 
-    def begin(self, machine: m.RoundMachine) -> None:
+    def begin(self, machine: Muster) -> None:
         """Serve a run."""
         self.machine = machine
         self._timer.set(machine.wake_s())
@@ -149,14 +150,20 @@ class SimulatedHost:
             elif isinstance(action, m.WriteUpload):
                 self._write(action, payload)
             else:
-                self._record(action)
+                self._do(action, payload)
+
+    def _do(self, action: Any, payload: memoryview | bytes) -> None:
+        self._record(action)
 
     def _record(self, action: m.Action) -> None:
-        upload = self._upload(action.board) if isinstance(action, m.StoreResult) else None
         self._watch.saw(action)
-        self._jobs.append(Job(action, self._run_s(), upload))
+        self._jobs.append(self._job(action))
         if isinstance(action, m.Finish):
             self._finish(action)
+
+    def _job(self, action: m.Action) -> Job:
+        upload = self._upload(action.board) if isinstance(action, m.StoreResult) else None
+        return Job(action, self._run_s(), upload)
 
     def _run_s(self) -> float:
         """Return the instant by the journal's clock."""

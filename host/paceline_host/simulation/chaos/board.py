@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from paceline import machine as m
+from paceline import wire
 from paceline.wire import Range
 from paceline_host.simulation.account import SOURCE
 from paceline_host.simulation.board import SimulatedBoard
@@ -38,11 +39,14 @@ class ChaosBoard(SimulatedBoard):
         self._ranges: tuple[Range, ...] = ()
         self._from = b""  # the model that the work in hand began from
         self.is_working = 0  # the lease that the trainer works on
+        self._done = ""  # hash of the last result
         self._has_trainer = False
+        self.apart_s = 0.0  # until then it reaches no other board
+        self.gave_s = 0.0  # when its trainer has last given a tensor of a step
         self._depth = 0  # of events that follow from events
         self.hangs = self.absurd = self.disk_full = self.lies = self.flips = False
         self.windows: list[int] = []  # energy windows that this life of its agent has opened
-        self.measured: dict[str, list[int | None]] = {}  # by update: what its meter said
+        self.measured: dict[str, list[int | None]] = {}  # by the hash of a result: what its meter said
         self.on_hear: Callable[[ChaosBoard, bytes], None] = lambda board, header: None
         self.on_step: Callable[[ChaosBoard], None] = lambda board: None
         self.say: Callable[[bytes, Bytes], None] = lambda header, payload: self.wire.say(header, payload)
@@ -61,7 +65,7 @@ class ChaosBoard(SimulatedBoard):
     def end(self) -> None:
         """End the agent and its trainer at once."""
         super().end()
-        self.is_working = 0
+        self._end_work()
 
     def lose_power(self) -> None:
         """End, and lose what was not synced: by chance all of it, or the end of the update."""
@@ -102,6 +106,10 @@ class ChaosBoard(SimulatedBoard):
             self._work += 1
             self.hangs = True
 
+    def lose_peers(self) -> bool:
+        """Let its connections to other boards end; False: it has none."""
+        return False
+
     def _thaw(self) -> None:
         while self._held and self.alive and self.clock.now_s >= self._awake_s:
             self._held.pop(0)()
@@ -126,12 +134,16 @@ class ChaosBoard(SimulatedBoard):
         """Take a message of the host."""
         if not self.alive:
             return
-        if self.flips and len(payload):
+        if self.flips and len(payload) and self._is_model(header):
             self.flips = False
             flipped = bytearray(payload)
             flipped[self._chance.randrange(len(flipped))] ^= 1 << self._chance.randrange(8)
             payload = bytes(flipped)
         self._awake(lambda: self._take(header, payload))
+
+    def _is_model(self, header: bytes) -> bool:
+        """Tell whether what comes with a message is compared with a hash."""
+        return not isinstance(wire.decode(header, wire.FROM_HOST), wire.Tensor)
 
     def _take(self, header: bytes, payload: Bytes) -> None:
         self.on_hear(self, header)
@@ -187,12 +199,14 @@ class ChaosBoard(SimulatedBoard):
         self.is_working = 0
         self._update = truth.update(self._from, self._ranges, self._batch)
         self.step(m.WorkEdge(lease, False, now_us))
-        compute_us = max(1, now_us - begin_us)
+        self._says_done(lease, samples, -(-samples // self._batch), max(1, now_us - begin_us), self._update)
+
+    def _says_done(self, lease: int, samples: int, steps: int, compute_us: int, result: bytes) -> None:
+        """The trainer is done; `result` need not be what it gives."""
         if self.lies:
             compute_us = self._chance.choice((0, 1, max(1, compute_us // ABSURD), compute_us * ABSURD))
-        steps = -(-samples // self._batch)
-        digest = truth.sha(self._update)
-        self.step(m.WorkDone(lease, samples, steps, compute_us, 0, 0, len(self._update), digest))
+        self._done = truth.sha(result)
+        self.step(m.WorkDone(lease, samples, steps, compute_us, 0, 0, len(self._update), self._done))
 
     def _end_work(self) -> None:
         self._work += 1
@@ -200,11 +214,12 @@ class ChaosBoard(SimulatedBoard):
 
     def _cancel(self, action: m.StopWork) -> None:
         if not self.hangs:  # else it says nothing, until it is killed
-            self.is_working = 0
+            self._end_work()
             super()._stop_work(action)
 
     def _kill(self, action: m.KillTrainer) -> None:
-        self.hangs, self.is_working = False, 0
+        self.hangs = False
+        self._end_work()
         super()._kill_trainer(action)
 
     def _put_by(self, action: m.Keep) -> None:
@@ -219,7 +234,7 @@ class ChaosBoard(SimulatedBoard):
         joules = self.account.computed_uj(action.lease)
         if joules is not None and self.absurd:
             joules *= ABSURD
-        self.measured.setdefault(truth.sha(self._update), []).append(joules)
+        self.measured.setdefault(self._done, []).append(joules)
         nothing = None if joules is None else 0
         said = m.Measured(action.lease, joules, nothing, SOURCE, 0 if joules is not None else 1, nothing)
         life = self.life

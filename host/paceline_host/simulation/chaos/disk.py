@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from paceline_host import checkpoint, epoch, journal, uploads
+from paceline_host.psl import store as split
 
 MODELS = "checkpoints"
 
@@ -71,6 +72,7 @@ class Disk:
         """Stand between the writers and the system."""
         places: list[tuple[Any, str, Any]] = [
             (journal, "os", _Os(self)), (checkpoint, "os", _Os(self)), (uploads, "os", _Os(self)),
+            (split, "os", _Os(self)),
             (epoch, "time", _Wall(self)),
         ]  # fmt: skip
         before = [(module, name, getattr(module, name)) for module, name, _ in places]
@@ -143,7 +145,7 @@ class Disk:
         self._commit = None
         self._fresh.clear()
         self._kept = {path.stat().st_ino for path in _models(self.folder)}
-        self._has_models = (self.folder / MODELS).exists()
+        self._has_models = (self.folder / MODELS).exists() and (power or self._has_models)
         self._synced = _size(self.folder / journal.SPOOL)
 
     def forget(self, life: int) -> None:

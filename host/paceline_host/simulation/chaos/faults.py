@@ -181,6 +181,17 @@ def _clock_jump(world: World, chance: Random) -> str:
     return f"it is {world.disk.wall_ns // 10**9} s after 1970"
 
 
+def _apart(world: World, chance: Random) -> str:
+    board, seconds = chance.choice(world.boards), chance.uniform(0.5, WHILE_S)
+    board.apart_s = world.clock.now_s + seconds
+    return f"{board.name} for {seconds:.1f} s"
+
+
+def _group_breaks(world: World, chance: Random) -> str:
+    board = chance.choice(world.boards)
+    return board.name if board.lose_peers() else ""
+
+
 HAPPENS: dict[str, Callable[[World, Random], str]] = {
     "cut": _cut, "half-open": _half_open, "partition": _partition, "one-way": _one_way, "slow-link": _slow_link,
     "kill-board": _kill_board, "power-board": _power_board, "leave-board": _leave_board,
@@ -188,6 +199,7 @@ HAPPENS: dict[str, Callable[[World, Random], str]] = {
     "slow-board": _slow_board, "meter-dies": _meter_dies, "meter-absurd": _meter_absurd, "full-board": _full_board,
     "memory": _memory, "kill-host": _kill_host, "power-host": _power_host, "freeze-host": _freeze_host,
     "slow-disk": _slow_disk, "full-disk": _full_disk, "sync-fails": _sync_fails, "clock-jump": _clock_jump,
+    "apart": _apart, "group-breaks": _group_breaks,
 }  # fmt: skip
 
 
@@ -203,6 +215,7 @@ def heal(world: World) -> None:
     """End what lasts: everybody is there, everything works."""
     for board in world.boards:
         board.wire.heal()
+        board.apart_s = 0.0
         board.disk_full = board.absurd = board.lies = board.flips = False
         board.change(lambda model: setattr(model, "slow", 1.0))
         board.change(lambda model: setattr(model, "metered", True))

@@ -12,7 +12,9 @@ from paceline.errors import LocalProtocolError, StorageError
 from paceline.wire import Bye, Message
 from paceline_host import machine as m
 from paceline_host import records
+from paceline_host.ddp.steps import KeepState, Tell, Told
 from paceline_host.peers import Terms
+from paceline_host.psl.steps import CommitStep, ComputeStep, SplitSide, TensorOut, WriteTensor
 from paceline_host.recovery import Recovered
 from paceline_host.simulation.chaos.disk import Disk, Doom, HostDied
 from paceline_host.simulation.chaos.truth import ChaosTask
@@ -58,7 +60,7 @@ class ChaosStore(InlineStore):
             db.execute("PRAGMA max_page_count = 1000000")
 
 
-Tell = Callable[[str, int, bytes, "memoryview | bytes"], bool]
+ToLink = Callable[[str, int, bytes, "memoryview | bytes"], bool]
 
 
 class Ends(Protocol):
@@ -93,7 +95,7 @@ class ChaosHost(SimulatedHost):
     """Give it a machine with `begin`, as any. `tell` sends; False: the connection is known to be dead."""
 
     def __init__(
-        self, clock: Clock, terms: Terms, names: Sequence[str], store: ChaosStore, tell: Tell,
+        self, clock: Clock, terms: Terms, names: Sequence[str], store: ChaosStore, tell: ToLink,
         watch: Watch, ends: Ends, doom: Doom, folder: Path, zero_s: float,
     ) -> None:  # fmt: skip
         super().__init__(clock, terms, names, store, tell, watch)
@@ -102,6 +104,7 @@ class ChaosHost(SimulatedHost):
         self.is_dead = False
         self.commit_s = COMMIT_S
         self._frozen_s = 0.0
+        self._tensors: dict[int, bytearray] = {}  # what comes in of a step, by board
         self._posted: deque[tuple[float, list[Job]]] = deque()
 
     @property
@@ -196,6 +199,34 @@ class ChaosHost(SimulatedHost):
 
     def _upload(self, board: int) -> bytearray | memoryview:
         return self.files.take(board)
+
+    # Steps that boards do together, as the server has them ----------------------------------------------------------
+
+    def _do(self, action: Any, payload: memoryview | bytes) -> None:
+        if isinstance(action, TensorOut):
+            self._doom.point()
+            whole = action.data
+            if whole is None:
+                assert isinstance(self._store, SplitSide)
+                whole = self._store.outgoing(action.board, action.message.what)
+            self._say(self._names[action.board], action.message, whole[action.piece[0] : action.piece[1]])
+        elif isinstance(action, WriteTensor):
+            if action.offset == 0:
+                self._tensors[action.board] = bytearray(action.size)
+            self._tensors[action.board][action.offset : action.offset + len(payload)] = payload
+        elif isinstance(action, Tell):
+            self._step(Told(action.board, action.message, bytes(payload)))
+        else:
+            self._record(action)
+
+    def _job(self, action: Any) -> Job:
+        upload, tensors = None, dict[int, bytearray]()
+        if isinstance(action, m.StoreResult | KeepState):
+            upload = self._upload(action.board)
+        elif isinstance(action, ComputeStep | CommitStep):
+            tensors = {board: data for board, data in self._tensors.items() if board in action.who}
+            self._tensors = {}
+        return Job(action, self._run_s(), upload, tensors)
 
     # Messages -------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ Each seed has its own selection of kinds, so that rare pairs of faults are not d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from random import Random
 
 # kind -> what happens. All of these really happen between programs, machines and disks; see HOSTILE for the rest.
@@ -43,7 +44,13 @@ HOSTILE = {
     "drop": "single messages are left out",
     "lie": "seconds are a thousand times too few or too many",
 }
+# Between boards that step together, beside all that.
+RANK_KINDS = {
+    "apart": "for a while nothing passes between a board and the others",
+    "group-breaks": "a connection between two boards ends in the midst of what they exchange",
+}
 MODELS = (64, 40_000, 80_000)  # bytes: with the assignment; in chunks, and in the journal; in chunks, and in the spool
+SPLIT_POLICIES = ("gpsl", "gpsl", "fls", "fpls")
 POLICIES = ("equal", "time", "low-energy", "frontier:energy")
 
 
@@ -70,10 +77,16 @@ class Plan:
     patience_s: float = 8.0
     start_s: float = 15.0
     batch: int = 4
+    regime: str = "pma"
+    steps: int = 0  # of a round, where boards step together
 
 
-def drawn(seed: int) -> Plan:
-    """Return what a seed stands for."""
+def drawn(seed: int, regime: str = "pma") -> Plan:
+    """Return what a seed stands for under a regime."""
+    return _REGIMES[regime](_averaging(seed))
+
+
+def _averaging(seed: int) -> Plan:
     chance = Random(f"plan {seed}")
     boards = chance.randint(3, 5)
     kinds = [kind for kind in KINDS if chance.random() < 0.4] or ["cut"]
@@ -88,3 +101,40 @@ def drawn(seed: int) -> Plan:
         kinds=tuple(kinds), every_s=chance.choice((0.5, 2.0, 8.0)), heal_s=chance.uniform(5.0, 60.0), hostile=hostile,
         seconds_per_sample=chance.choice((0.03, 0.3, 1.0, 3.0)),
     )  # fmt: skip
+
+
+def _stepping(plan: Plan) -> Plan:
+    """Ranks: no healthy step may take as long as a collective waits, and what a rank says of its state is believed."""
+    chance = Random(f"ranks {plan.seed}")
+    steps = chance.randint(2, 6)
+    kinds = [kind for kind in plan.kinds if kind != "corrupt"] + [k for k in RANK_KINDS if chance.random() < 0.5]
+    slowest_s = plan.seconds_per_sample / min(plan.speeds) * plan.budget / steps
+    return replace(
+        plan, regime="ddp", steps=steps, minimum=max(plan.minimum, steps), kinds=tuple(kinds),
+        policy=chance.choice((*POLICIES, "ema-batch:every=2")),
+        seconds_per_sample=plan.seconds_per_sample * min(1.0, plan.patience_s / 3 / slowest_s),
+    )  # fmt: skip
+
+
+def _in_silos(plan: Plan) -> Plan:
+    """The same in two silos, of which each has half of the samples and of the budget."""
+    return replace(_stepping(plan), regime="hfl", budget=max(plan.budget, 60))
+
+
+def _splitting(plan: Plan) -> Plan:
+    """Clients with data of their own: an epoch of a few steps."""
+    chance = Random(f"clients {plan.seed}")
+    samples = min(plan.samples, 150)
+    batch = -(-samples // chance.randint(2, 8))
+    return replace(
+        plan, regime="psl", samples=samples, budget=samples, batch=batch, policy=chance.choice(SPLIT_POLICIES),
+        seconds_per_sample=min(plan.seconds_per_sample, plan.patience_s * min(plan.speeds) / batch),
+    )  # fmt: skip
+
+
+_REGIMES: dict[str, Callable[[Plan], Plan]] = {
+    "pma": lambda plan: plan,
+    "ddp": _stepping,
+    "hfl": _in_silos,
+    "psl": _splitting,
+}

@@ -30,9 +30,10 @@ def seeds(text: str) -> range:
 
 
 def chaos(
-    which: Sequence[int], talk: Talk, stopping: Callable[[], bool] = lambda: False, *, as_json: bool, quiet: bool
-) -> int:
-    """Run seeds until `stopping`; return the exit status."""
+    which: Sequence[int], talk: Talk, stopping: Callable[[], bool] = lambda: False, *, regime: str = "pma",
+    as_json: bool, quiet: bool,
+) -> int:  # fmt: skip
+    """Run seeds under a regime until `stopping`; return the exit status."""
     verdicts: list[Verdict] = []
     for seed in which:
         if stopping():
@@ -40,10 +41,11 @@ def chaos(
             break
         if len(verdicts) % 50 == 49 and not quiet:
             talk.info(f"{len(verdicts) + 1} of {len(which)} seeds", event="progress")
-        verdict = run(drawn(seed))
+        verdict = run(drawn(seed, regime))
         verdicts.append(verdict)
         if not as_json and not verdict.ok:
-            print(f"seed {seed}: {verdict.broken.rstrip()}\n    to see it again: paceline simulate --chaos {seed}")
+            again = f"paceline simulate --chaos {seed}{'' if regime == 'pma' else f' --regime {regime}'}"
+            print(f"seed {seed}: {verdict.broken.rstrip()}\n    to see it again: {again}")
     broken = [verdict for verdict in verdicts if not verdict.ok]
     if as_json:
         facts = {"schema": "paceline-chaos-1", "simulated": True, "seeds": len(verdicts), "broken": len(broken)}
@@ -53,7 +55,7 @@ def chaos(
     elif len(verdicts) == 1:
         print("\n".join(_story(verdicts[0])))
     else:
-        print(_sum(verdicts, broken))
+        print(_sum(regime, verdicts, broken))
     if broken and not quiet:
         talk.error(f"promises were broken by {len(broken)} of {len(verdicts)} seeds", event="chaos")
     return 9 if broken else 0
@@ -69,19 +71,19 @@ def _story(verdict: Verdict) -> Iterator[str]:
 
 def _what(plan: Plan) -> Iterator[str]:
     yield (
-        f"simulated, seed {plan.seed}: {plan.boards} boards, {plan.rounds} rounds x {plan.budget} samples, policy "
-        f"{plan.policy}, a model of {plan.model_bytes:,} bytes, patience {plan.patience_s:g} s"
+        f"simulated, seed {plan.seed}, {plan.regime}: {plan.boards} boards, {plan.rounds} rounds x {plan.budget} "
+        f"samples, policy {plan.policy}, a model of {plan.model_bytes:,} bytes, patience {plan.patience_s:g} s"
     )
     yield f"for {plan.heal_s:.1f} s a fault every {plan.every_s:g} s on average, of: {', '.join(plan.kinds)}"
     if plan.hostile is not None:
         yield f"board-{plan.hostile} is hostile"
 
 
-def _sum(verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:
+def _sum(regime: str, verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:
     faults = sum((verdict.faults for verdict in verdicts), Counter[str]())
     return (
-        f"simulated: {len(verdicts)} seeds, {len(broken)} broke a promise; {faults.total():,} faults of {len(faults)} "
-        f"kinds, {sum(verdict.lives for verdict in verdicts):,} lives of hosts, "
+        f"simulated, {regime}: {len(verdicts)} seeds, {len(broken)} broke a promise; {faults.total():,} faults of "
+        f"{len(faults)} kinds, {sum(verdict.lives for verdict in verdicts):,} lives of hosts, "
         f"{sum(verdict.seconds for verdict in verdicts) / 3600:.1f} virtual hours, "
         f"{sum(verdict.checks for verdict in verdicts):,} checks"
     )

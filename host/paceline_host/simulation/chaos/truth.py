@@ -17,6 +17,8 @@ from paceline_host.simulation.task import STEP, TrivialTask
 
 _HEAD = struct.Struct("<2d")  # these change, what lies behind is ballast; sums of doubles depend on their order
 
+_TAIL = struct.Struct("<32sQ")  # of a state
+
 
 class ChaosTask(TrivialTask):
     """A task of `nbytes`, in doubles."""
@@ -46,6 +48,30 @@ def update(base: bytes | bytearray, ranges: Sequence[Range], batch: int) -> byte
     mark = int.from_bytes(hashlib.sha256(repr(tuple(ranges)).encode()).digest()[:4], "little") / 2**32
     head = [number + STEP * steps * (1.0 + mark) for number in _HEAD.unpack_from(base)]
     return _HEAD.pack(*head) + bytes(base[_HEAD.size :])
+
+
+def first_state(task: ChaosTask) -> bytes:
+    """Return the state of synchronised ranks before training."""
+    return begun(task.initial())
+
+
+def begun(model: bytes) -> bytes:
+    """Return the state in which nothing was done with a model: it, a memory, steps."""
+    return model + bytes(_TAIL.size)
+
+
+def weights(state: bytes) -> bytes:
+    """Return the model in a state."""
+    return state[: -_TAIL.size]
+
+
+def stepped(state: bytes, places: Sequence[int]) -> bytes:
+    """Return the state that a step of all ranks leaves: its memory tells which places were taken in which step."""
+    memory, steps = _TAIL.unpack_from(state, len(state) - _TAIL.size)
+    memory = hashlib.sha256(memory + repr(sorted(places)).encode()).digest()
+    moved = STEP * (1.0 + int.from_bytes(memory[:4], "little") / 2**32)
+    head = [number + moved for number in _HEAD.unpack_from(state)]
+    return _HEAD.pack(*head) + state[_HEAD.size : -_TAIL.size] + _TAIL.pack(memory, steps + 1)
 
 
 def mean(base: bytes, updates: Sequence[tuple[int, bytes]]) -> bytes:

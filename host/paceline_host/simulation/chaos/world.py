@@ -15,30 +15,36 @@ from random import Random
 
 from paceline import wire as w
 from paceline.errors import PacelineError, RunError
-from paceline.policies import policy
 from paceline_host import machine as m
-from paceline_host import planner, records, regimes
+from paceline_host import records
 from paceline_host.epoch import next_epoch
 from paceline_host.patience import Patience
 from paceline_host.peers import Terms
-from paceline_host.profile import BoardProfile
 from paceline_host.recovery import begun, recover, replay
 from paceline_host.simulation.chaos import plan as p
-from paceline_host.simulation.chaos.board import ChaosBoard
+from paceline_host.simulation.chaos.ddp import Ranks
 from paceline_host.simulation.chaos.disk import Disk, Doom, HostDied
 from paceline_host.simulation.chaos.faults import HAPPENS, heal, make_hostile
+from paceline_host.simulation.chaos.hfl import Silos
 from paceline_host.simulation.chaos.host import ChaosHost, ChaosStore
-from paceline_host.simulation.chaos.truth import ChaosTask
+from paceline_host.simulation.chaos.pma import Averaging
+from paceline_host.simulation.chaos.psl import Splitting
+from paceline_host.simulation.chaos.setting import Setting
 from paceline_host.simulation.chaos.wire import Bytes, Wire
-from paceline_host.simulation.chaos.witness import Broken, Witness
+from paceline_host.simulation.chaos.witness import Broken
 from paceline_host.simulation.clock import Clock
 from paceline_host.simulation.line import LinkModel
-from paceline_host.simulation.models import BoardModel
 
 CHUNK_BYTES = w.CHUNK_FLOOR
 CREDIT_BYTES = 2 * w.CHUNK_FLOOR
 SETTLED = 7.0  # patiences after the last fault, from which on nothing may be lost any more
 BOUND = 60.0  # patiences after the last fault, and rounds of the slowest board alone, in which the run must finish
+SETTINGS: dict[str, Callable[[p.Plan, Clock], Setting]] = {
+    "pma": Averaging,
+    "ddp": Ranks,
+    "psl": Splitting,
+    "hfl": Silos,
+}
 
 
 @dataclass
@@ -78,17 +84,18 @@ class World:
         self.plan, self.verdict = plan, Verdict(plan)
         self.clock = Clock()
         self.chance = Random(f"faults {plan.seed}")
-        self.task = ChaosTask(plan.samples, plan.model_bytes, plan.seconds_per_sample)
+        self.setting = SETTINGS[plan.regime](plan, self.clock)
+        self.task = self.setting.task
         self.doom = Doom()
         self.disk = Disk(scratch, self.doom, Random(f"disk {plan.seed}"))
         self.scratch = scratch
         self.names = [f"board-{i}" for i in range(plan.boards)]
         link = LinkModel(plan.latency_s, plan.bytes_per_s)
-        self.boards = [self._board(i) for i in range(plan.boards)]
+        self.boards = [self.setting.board(i, name) for i, name in enumerate(self.names)]
         for board in self.boards:
             board.wire = Wire(self.clock, Random(f"wire {plan.seed} {board.number}"), link,
                               self._to_host(board.name), board.hear)  # fmt: skip
-        self.witness = Witness(plan, self.task, self.boards)
+        self.witness = self.setting.witness(self.boards)
         for board in self.boards:
             board.on_step, board.on_hear = self.witness.board_stepped, self.witness.board_hears
         self.host: ChaosHost | None = None
@@ -97,13 +104,6 @@ class World:
         self.is_over = False
         if plan.hostile is not None:
             make_hostile(self, self.boards[plan.hostile])
-
-    def _board(self, number: int) -> ChaosBoard:
-        plan = self.plan
-        profile = BoardProfile(self.names[number], plan.speeds[number], 2.0, 6.0)
-        model = BoardModel(profile, number, plan.seed, plan.batch, plan.seconds_per_sample, noise=0.1)
-        return ChaosBoard(self.clock, number, self.names[number], model, self.task, plan.batch,
-                          Random(f"board {plan.seed} {number}"))  # fmt: skip
 
     def _to_host(self, name: str) -> Callable[[int, bytes, Bytes], None]:
         def arrive(route: int, header: bytes, payload: Bytes) -> None:
@@ -173,30 +173,30 @@ class World:
             self.is_over = True
             return
         run = records.Run(
-            run_id="chaos", policy=plan.policy, regime="pma", seed=plan.seed, budget=plan.budget, rounds=plan.rounds,
-            samples=plan.samples, batch=plan.batch, task="simulated", data_label="none: simulated",
+            run_id="chaos", policy=plan.policy, regime=plan.regime, seed=plan.seed, budget=plan.budget,
+            rounds=plan.rounds, samples=plan.samples, batch=plan.batch, task="simulated", data_label="none: simulated",
             energy_required=False, boards=plan.boards, options={"minimum": plan.minimum},
+            **self.setting.journaled(),
         )  # fmt: skip
         rows = [records.Board(i, name) for i, name in enumerate(self.names)]
         zero_s = clock.now_s - (recovered.clock_s if recovered is not None else 0.0)
-        self.store = ChaosStore(self.disk, self.doom, run, rows, self.task, lambda: clock.now_s - zero_s, recovered)
+        self.store = self.setting.store(self.disk, self.doom, run, rows, lambda: clock.now_s - zero_s, recovered)
         self.store.__enter__()
         heartbeat_s = Patience(plan.patience_s).waits["heartbeat_s"][0]
         terms = Terms(epoch, CHUNK_BYTES, CREDIT_BYTES, heartbeat_s, plan.patience_s)
         host = ChaosHost(clock, terms, self.names, self.store, self._to_board, self, self, self.doom, folder, zero_s)
-        made = planner.make(policy(plan.policy), plan.boards, plan.budget, plan.minimum, seed=plan.seed)
-        reopened = None
+        made, reopened = self.setting.planner(), None
         if recovered is not None:
-            replay(made, folder)
+            if made is not None:
+                replay(made, folder)
             reopened = replace(recovered.machine, parts=host.files.left)
         facts = m.RunFacts(
-            run="chaos", regime="pma", task="simulated", options="{}", seed=plan.seed, rounds=plan.rounds,
+            run="chaos", regime=plan.regime, task="simulated", options="{}", seed=plan.seed, rounds=plan.rounds,
             budget=plan.budget, samples=plan.samples, batch=plan.batch, manifest_sha256=self.task.digest,
-            model_bytes=self.task.manifest.nbytes, patience_s=plan.patience_s, start_s=plan.start_s,
+            model_bytes=self.setting.model_bytes, patience_s=plan.patience_s, start_s=plan.start_s,
             chunk_bytes=CHUNK_BYTES, credit_bytes=CREDIT_BYTES, energy_needed=False,
         )  # fmt: skip
-        regime = regimes.make("pma", plan.samples, plan.budget)
-        machine = m.RoundMachine(facts, regime, made, self.names, self.store.model_sha256, clock.now_s, reopened)
+        machine = self.setting.machine(facts, made, self.names, self.store, reopened)
         self.host = host
         self.witness.begins(folder, epoch, said, machine)
         host.begin(machine)
@@ -276,7 +276,7 @@ class World:
     def committed(self) -> None:
         """See Ends."""
         assert self.host is not None
-        self.witness.committed(self.host.machine)
+        self.witness.committed()
 
     def hears(self, board: int, header: bytes) -> None:
         """See Ends."""
