@@ -14,7 +14,7 @@ import pytest
 
 from paceline.wire import Answer, Failed
 from paceline_host.commands import program
-from paceline_host.ddp import machine as dm
+from paceline_host.ddp.leases import DEAL, STEPS
 from paceline_host.ddp.machine import RankMachine
 from paceline_host.ddp.plan import RoundPlan
 from paceline_host.hfl.ranks import SiloRanks
@@ -64,7 +64,7 @@ def whoever_is_first_leads_a_group(patch: Patch) -> None:
 
     def careless(self: RankMachine, now_s: float) -> None:
         form(self, now_s)
-        if self.stage == dm.DEAL:
+        if self.stage == DEAL:
             self._order = sorted(self._work, key=lambda i: (not self._work[i].here.state, i))  # type: ignore[union-attr]
 
     patch.setattr(RankMachine, "_form", careless)
@@ -104,10 +104,10 @@ def a_trainer_that_was_started_anew_is_taken_to_hold_the_state(patch: Patch) -> 
         old = getattr(RankMachine, name)
 
         def trusting(self: RankMachine, index: int, *rest: Any, old: Any = old) -> None:
-            held = index in self._holders
+            held = self._states.get(index)
             old(self, index, *rest)
-            if held:
-                self._holders.add(index)
+            if held is not None:
+                self._states[index] = held
 
         patch.setattr(RankMachine, name, trusting)
     patch.setitem(RankMachine._MESSAGES, Failed, RankMachine._work_failed)
@@ -117,9 +117,7 @@ def nobody_minds_a_group_that_stands_still(patch: Patch) -> None:
     """A rank that hangs holds up all others for ever."""
     patch.setattr(RankMachine, "_wakes", lambda self: [m.hold.stalls_s for m in self._work.values()])
     passed = RankMachine._time_passed
-    patch.setattr(
-        RankMachine, "_time_passed", lambda self, now_s: None if self.stage == dm.STEPS else passed(self, now_s)
-    )
+    patch.setattr(RankMachine, "_time_passed", lambda self, now_s: None if self.stage == STEPS else passed(self, now_s))
 
 
 def a_state_is_not_synced(patch: Patch) -> None:
