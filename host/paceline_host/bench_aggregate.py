@@ -41,7 +41,7 @@ def measure(say: Callable[[str], None], items: int = ITEMS, turns: int = TURNS) 
     reducer.begin(base_bytes, 1 << 30)
     indices = iter(range(1 << 20))
     work: dict[str, Callable[[], object]] = {
-        "verify": lambda: reducer.verify(update, base_bytes, 1, []),
+        "verify": lambda: reducer.verify(update, base_bytes, 1, 1, []),
         "add": lambda: reducer.add(next(indices), 1, update),
         "mix (async)": lambda: mixed(manifest, base_bytes, update, 0.6),
     }

@@ -22,7 +22,7 @@ from paceline_host.ledger import Ledger
 from paceline_host.mixing import standing as mixing
 from paceline_host.mixing.steps import Standing
 from paceline_host.planner import Planner
-from paceline_host.reducer import NORM_HISTORY, Reducer
+from paceline_host.reducer import NORM_HISTORY, Reducer, Verified
 from paceline_host.steps import Reopened
 from paceline_host.waits import IDLE
 from paceline_host.waits import KIND as WAITS
@@ -40,7 +40,7 @@ class Recovered:
     model: bytes
     model_sha256: str
     clock_s: float  # the last instant that was journaled
-    norms: Mapping[int, list[float]]  # by board, of its last accepted updates
+    norms: Mapping[int, list[Verified]]  # by board, of its last accepted updates
     counted: tuple[tuple[int, int, bytes], ...]  # (slice, samples, update) of the open round
     skipped: tuple[int, ...]  # slices of the open round that were dealt again
     epoch: records.Epoch | None = None  # of split learning, the last that was closed
@@ -242,11 +242,11 @@ def _last_instant_s(ledger: Ledger, rounds: Sequence[records.Round]) -> float:
     return max(instants, default=0.0)
 
 
-def _norms(ledger: Ledger) -> dict[int, list[float]]:
-    norms: dict[int, list[float]] = defaultdict(list)
+def _norms(ledger: Ledger) -> dict[int, list[Verified]]:
+    norms: dict[int, list[Verified]] = defaultdict(list)
     for c in sorted(ledger.contributions(verdict="accepted"), key=lambda c: c.lease):
         if c.update_norm is not None:
-            norms[c.board].append(c.update_norm)
+            norms[c.board].append(Verified(c.update_norm, c.samples / c.steps))
     return {board: history[-NORM_HISTORY:] for board, history in norms.items()}
 
 

@@ -32,9 +32,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Verified:
-    """An update that may be added. Norm of (update - base) over all floating-point tensors, per local step."""
+    """An update that may be added: the norm of (update - base) over all floating-point tensors, and its mean batch."""
 
     norm_per_step: float
+    samples_per_step: float
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ class Reducer:
             for t in self._manifest.tensors
         }
 
-    def verify(self, update: Buffer, base: Buffer, steps: int, history: Sequence[float]) -> Verified | Refused:
-        """Judge an update. `history`: norms per step of the same board's accepted updates, oldest first."""
+    def verify(
+        self, update: Buffer, base: Buffer, samples: int, steps: int, history: Sequence[Verified]
+    ) -> Verified | Refused:
+        """Judge an update of `samples` in `steps`. `history`: the same board's accepted updates, oldest first."""
         size = memoryview(update).nbytes
         if size != self._manifest.nbytes:
             return Refused(f"it has {size} bytes, the model {self._manifest.nbytes}")
@@ -91,14 +94,15 @@ class Reducer:
         norm = squares**0.5 / steps
         if not np.isfinite(norm):
             return Refused("its distance from the round's model is beyond all numbers")
+        verified = Verified(norm, samples / steps)
         recent = history[-NORM_HISTORY:]
-        usual = statistics.median(recent) if len(recent) >= NORM_FROM else 0.0
-        if usual > 0 and norm > self._norm_factor * usual:
+        usual = statistics.median(one.norm_per_step for one in recent) if len(recent) >= NORM_FROM else 0.0
+        if usual > 0 and norm > (most := self._norm_factor * _room(verified, recent)) * usual:
             return Refused(
-                f"its norm per step is {norm:.3g}, more than {self._norm_factor:g} times the {usual:.3g} that is usual "
+                f"its norm per step is {norm:.3g}, more than {most:g} times the {usual:.3g} that is usual "
                 "for this board"
             )
-        return Verified(norm)
+        return verified
 
     def add(self, slice_index: int, samples: int, update: Buffer) -> None:
         """Take a verified update of a slice; nobody may change the buffer until the round is finished."""
@@ -193,6 +197,15 @@ def _in_c(tensor: TensorSpec) -> bool:
 def _floats(values: Array, tensor: TensorSpec) -> Array:
     """Return the values of a type that numpy knows; bfloat16 is the upper half of a float32."""
     return (values.astype("<u4") << 16).view("<f4") if tensor.dtype == "bfloat16" else values
+
+
+def _room(update: Verified, recent: Sequence[Verified]) -> float:
+    """Return how much longer than usual an honest step may be because its batch is smaller than usual.
+
+    One sample may bear the whole gradient of its batch, and does where a model has learned the others. Alone it makes
+    a step longer by the size of that batch. The mean over the round gives it as much less weight.
+    """
+    return max(1.0, statistics.median(one.samples_per_step for one in recent) / update.samples_per_step)
 
 
 def _squares(update: Buffer, base: Buffer, tensor: TensorSpec) -> float | None:

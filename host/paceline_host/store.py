@@ -23,7 +23,7 @@ from paceline_host import checkpoint, records
 from paceline_host import machine as m
 from paceline_host.journal import Journal
 from paceline_host.recovery import RESUMED, Recovered, feed
-from paceline_host.reducer import Reducer, Refused
+from paceline_host.reducer import NORM_HISTORY, Reducer, Refused, Verified
 
 TOGETHER_S = 0.002  # a commit waits so long for a small result that follows another
 
@@ -80,7 +80,7 @@ class Store(threading.Thread):
         self._outbox: queue.SimpleQueue[StoreEvent] = queue.SimpleQueue()
         self.together_s = TOGETHER_S
         self._is_finishing = False
-        self._norms: dict[int, list[float]] = {}
+        self._norms: dict[int, list[Verified]] = {}
         self._reducer = Reducer(task.manifest)
         self._recovered = recovered
         if recovered is not None:
@@ -184,11 +184,11 @@ class Store(threading.Thread):
         history = self._norms.setdefault(board, [])
         if checkpoint.sha256(upload) != result.update_sha256:
             return [m.ResultRefused(board, result.lease, "the update does not match its hash")]
-        verdict = self._reducer.verify(upload, action.base or self.model, result.steps, history)
+        verdict = self._reducer.verify(upload, action.base or self.model, result.samples, result.steps, history)
         if isinstance(verdict, Refused):
             return [m.ResultRefused(board, result.lease, verdict.reason)]
-        history.append(verdict.norm_per_step)
-        del history[:-10]
+        history.append(verdict)
+        del history[:-NORM_HISTORY]
         row = records.Contribution(
             round=result.round, slice=result.slice, attempt=result.attempt, lease=result.lease, board=board,
             verdict="accepted", at_s=job.at_s, samples=result.samples, steps=result.steps,

@@ -185,7 +185,7 @@ def spoiled(name: str, value: float) -> bytes:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("name", ["w", "mean", "half"])
 def test_a_value_that_is_not_finite_is_refused_and_its_tensor_named(name: str, value: float) -> None:
-    verdict = Reducer(MANIFEST).verify(spoiled(name, value), BASE, 3, [])
+    verdict = Reducer(MANIFEST).verify(spoiled(name, value), BASE, 30, 3, [])
     assert isinstance(verdict, Refused)
     assert f"tensor {name} holds values that are not finite" in verdict.reason
 
@@ -193,7 +193,7 @@ def test_a_value_that_is_not_finite_is_refused_and_its_tensor_named(name: str, v
 def test_bfloat16_infinity_is_refused() -> None:
     update = bytearray(BASE)
     update[MANIFEST["brain"].offset : MANIFEST["brain"].offset + 2] = (0x7F80).to_bytes(2, "little")
-    verdict = Reducer(MANIFEST).verify(update, BASE, 3, [])
+    verdict = Reducer(MANIFEST).verify(update, BASE, 30, 3, [])
     assert isinstance(verdict, Refused)
     assert "tensor brain" in verdict.reason
 
@@ -209,7 +209,7 @@ def test_bfloat16_infinity_is_refused() -> None:
     ids=["size", "steps", "bool", "overflow"],
 )
 def test_refused(update: bytes, steps: int, reason: str) -> None:
-    verdict = Reducer(MANIFEST).verify(update, BASE, steps, [])
+    verdict = Reducer(MANIFEST).verify(update, BASE, 30, steps, [])
     assert isinstance(verdict, Refused)
     assert reason in verdict.reason
 
@@ -217,7 +217,7 @@ def test_refused(update: bytes, steps: int, reason: str) -> None:
 def test_the_norm_is_that_of_the_change_per_step() -> None:
     base = pack([1.0, 2.0, 3.0], [0.0] * 3, [0.0] * 3, [0.0] * 3, 0, [False] * 3)
     update = pack([1.0, 2.0, 6.0], [4.0, 0.0, 0.0], [0.0] * 3, [0.0] * 3, 99, [True] * 3)
-    assert Reducer(MANIFEST).verify(update, base, 5, []) == Verified(1.0)
+    assert Reducer(MANIFEST).verify(update, base, 60, 5, []) == Verified(1.0, 12.0)
 
 
 @pytest.mark.parametrize(
@@ -235,10 +235,26 @@ def test_the_norm_is_that_of_the_change_per_step() -> None:
 )
 def test_the_guard_compares_with_the_boards_own_history(history: list[float], norm: float, accepted: bool) -> None:
     update = pack([0.0] * 3, [norm, 0.0, 0.0], [0.0] * 3, [0.0] * 3, 0, [False] * 3)
-    verdict = Reducer(MANIFEST).verify(update, BASE, 1, history)
+    verdict = Reducer(MANIFEST).verify(update, BASE, 32, 1, [Verified(one, 32.0) for one in history])
     assert isinstance(verdict, Verified) == accepted
     if isinstance(verdict, Refused):
         assert "more than 10 times the 1 that is usual for this board" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("samples", "steps", "norm", "accepted"),
+    [(2, 1, 159.0, True), (2, 1, 161.0, False), (33, 2, 38.0, True), (33, 2, 40.0, False), (64, 1, 10.5, False)],
+)
+def test_a_step_of_fewer_samples_than_usual_may_be_as_much_longer(
+    samples: int, steps: int, norm: float, accepted: bool
+) -> None:
+    """Of a usual batch of 32 one sample may bear the whole gradient: 10 * 32 / 2 = 160, and 2 * 10 * 32 / 16.5 = 38.8.
+
+    Updates like the first have barred board after board, for each that was given those two samples found the same.
+    """
+    update = pack([0.0] * 3, [norm, 0.0, 0.0], [0.0] * 3, [0.0] * 3, 0, [False] * 3)
+    verdict = Reducer(MANIFEST).verify(update, BASE, samples, steps, [Verified(1.0, 32.0)] * 3)
+    assert isinstance(verdict, Verified) == accepted
 
 
 def test_a_round_does_not_finish_early_nor_count_twice() -> None:

@@ -18,7 +18,7 @@ from paceline_host import steps as s
 from paceline_host.ddp.steps import CloseSteps, KeepState, RankPart, StateKept, StateRefused
 from paceline_host.psl.store import read_state, write_state
 from paceline_host.recovery import Recovered
-from paceline_host.reducer import Refused
+from paceline_host.reducer import NORM_HISTORY, Refused, Verified
 from paceline_host.store import Job, Store, StoreEvent
 
 
@@ -37,7 +37,7 @@ class RankStore(Store):
             self.model = self._first_state()
         self.model_sha256 = checkpoint.sha256(self.model)
         self._kept: bytes | None = None
-        self._history: list[float] = []
+        self._history: list[Verified] = []
 
     def _first_state(self) -> bytes:
         from paceline.tasks.modules import Trainable  # here: it loads torch, which a simulated run does without
@@ -63,8 +63,8 @@ class RankStore(Store):
         self._kept = bytes(job.upload or b"")
         return [found]
 
-    def _judged(self, job: Job, history: list[float]) -> StateKept | StateRefused:
-        """Verify the state that came in; `history`: norms of those before it, to which its own is added."""
+    def _judged(self, job: Job, history: list[Verified]) -> StateKept | StateRefused:
+        """Verify the state that came in; `history`: those before it, to which it is added."""
         action, upload = job.action, job.upload
         assert isinstance(action, KeepState)
         assert upload is not None
@@ -72,10 +72,11 @@ class RankStore(Store):
         if digest != action.result.update_sha256:
             return StateRefused(action.board, action.lease, "the state does not match its hash")
         weights = memoryview(upload)[: len(self._weights)]
-        verdict = self._reducer.verify(weights, self._weights, action.steps, history)
+        # Every step has the same batch, all ranks' together: the guard needs no size of it.
+        verdict = self._reducer.verify(weights, self._weights, action.steps, action.steps, history)
         if isinstance(verdict, Refused):
             return StateRefused(action.board, action.lease, verdict.reason)
-        history[:] = [*history[-9:], verdict.norm_per_step]
+        history[:] = [*history[1 - NORM_HISTORY :], verdict]
         return StateKept(action.board, action.lease, digest)
 
     def _close(self, job: Job) -> list[StoreEvent]:
@@ -84,7 +85,7 @@ class RankStore(Store):
         assert self._kept is not None
         state, self._kept = self._kept, None
         self._go_on_from(state)
-        return self._closed(job, action, self._rows(action, job.at_s, self._history[-1]))
+        return self._closed(job, action, self._rows(action, job.at_s, self._history[-1].norm_per_step))
 
     def _go_on_from(self, state: bytes) -> None:
         """The next round begins with this state."""

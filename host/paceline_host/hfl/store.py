@@ -20,6 +20,7 @@ from paceline_host.hfl.silos import of_rows
 from paceline_host.hfl.steps import CloseSilos
 from paceline_host.ledger import LAPSED
 from paceline_host.recovery import Recovered
+from paceline_host.reducer import Verified
 from paceline_host.store import Job, StoreEvent
 
 
@@ -34,7 +35,7 @@ class SiloStore(RankStore):
         self._silos = silos = of_rows(run.silos)
         self._of = {board: silo.number for silo in silos for board in silo.boards}
         self._states: dict[int, bytes] = {}  # that leaders gave in this round, by silo
-        self._histories: dict[int, list[float]] = {silo.number: [] for silo in silos}
+        self._histories: dict[int, list[Verified]] = {silo.number: [] for silo in silos}
         self._no_memory = self._first_state()[len(self._weights) :]
 
     def _keep(self, job: Job) -> list[StoreEvent]:
@@ -61,7 +62,7 @@ class SiloStore(RankStore):
         self._go_on_from(self._reducer.finish() + self._no_memory)
         self._states.clear()
         for one in action.closed:
-            rows += self._rows(one.steps, job.at_s - one.waited_s, self._histories[one.silo][-1])
+            rows += self._rows(one.steps, job.at_s - one.waited_s, self._histories[one.silo][-1].norm_per_step)
         for number, reason in sorted(action.lapsed.items()):
             silo = self._silos[number]
             detail = {"silo": silo.name, "samples": silo.budget, "reason": reason}
