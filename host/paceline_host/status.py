@@ -79,6 +79,8 @@ def board_rows(
             row = _row(name, "connected", "takes part from the next experiment on", seen.since_s, now_s)
         else:
             row = _busy_row(machine, in_run[name], now_s)
+            ready = in_run[name].ready
+            row["library"] = ready.library if ready is not None else ""
         rows.append({**row, "version": seen.version} if seen is not None and seen.version else row)
     return rows
 
@@ -224,7 +226,8 @@ def _lines(status: Row, clock_s: float) -> Iterator[str]:
     yield f"boards   {len(boards)} known, {here} connected"
     width = max((len(board["name"]) for board in boards), default=0)
     for board in boards:
-        yield f"         {board['name']:<{width}}  {board['state']:<9}  {board['doing']}{_when(board, clock_s)}"
+        by = f", by {board['library']}" if board.get("library", "").startswith("numpy") else ""
+        yield f"         {board['name']:<{width}}  {board['state']:<9}  {board['doing']}{_when(board, clock_s)}{by}"
     for script in status.get("scripts", ()):
         shares = ", ".join(str(share) for share in script["shares"])
         yield (

@@ -30,6 +30,7 @@ TASKS: dict[str, str] = {
     "era5": "paceline.tasks.era5:Era5",
     "imdb": "paceline.tasks.imdb:Imdb",
 }
+BY_NO_LIBRARY = ("linear",)
 
 
 @dataclass(frozen=True)
@@ -127,15 +128,20 @@ def data_sha256(task: Task) -> str:
     return str(getattr(task, "data_sha256", ""))
 
 
-def make(name: str, options: Mapping[str, object], seed: int, data_dir: Path | None) -> Task:
+def make(
+    name: str, options: Mapping[str, object], seed: int, data_dir: Path | None, *, has_torch: bool = True
+) -> Task:  # fmt: skip
     """Return a task. `data_dir` None: the cache that `paceline data fetch` fills; without data: ignored.
 
-    Raises SettingsError for a name or option that does not exist or is out of range, DataError for missing or damaged
-    data.
+    has_torch: it may be imported; else the task's twin in numpy is returned.
+    Raises SettingsError for a name or option that does not exist or is out of range, or a task that has no such twin,
+    DataError for missing or damaged data.
     """
     target = TASKS.get(name)
     if target is None:
         raise SettingsError([f"task.name: there is no task {name!r}; {did_you_mean(name, list(TASKS))}"])
+    if not has_torch and name not in BY_NO_LIBRARY:
+        return cast(Task, importlib.import_module("paceline.tasks.plain").make(name, options, seed, data_dir))
     module, attribute = target.split(":")
     factory = getattr(importlib.import_module(module), attribute)
     return cast(Task, factory(options, seed, data_dir))

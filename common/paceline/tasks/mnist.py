@@ -24,10 +24,10 @@ from torch.nn.functional import cross_entropy, linear
 from paceline.data import Dataset, open_dataset
 from paceline.tasks import Buffer, Evaluation, Indices, networks, read_options
 from paceline.tasks.options import MnistOptions
+from paceline.tasks.scales import PIXEL_MEAN, PIXEL_STD
 from paceline.tensors import Manifest, Role
 
 CLASSES = 10
-PIXEL_MEAN, PIXEL_STD = 33.318, 78.567  # of MNIST's training images; other images are scaled alike
 EVALUATION_BATCH = 1000  # 3 MB of floats: stays near the cache, and 10,000 images take ten passes
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam
 
