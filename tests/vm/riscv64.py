@@ -2,19 +2,19 @@
 """A RISC-V board without a board: Debian's kernel and Python for it, our module and C core cross-built. Boots nothing.
 
 On demand (`make test-vm ARCH=riscv64`, `make test-board`): fetches 210 MB into build/vm/riscv64, installs nothing, and
-leaves the machine's own apt as it is. These kernels have no powercap and no INA drivers: chips over /dev/i2c-N are left.
+leaves the machine's own apt as it is. These kernels have neither powercap nor INA drivers: chips over /dev/i2c-N are
+left.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+
+from paceline_host.onboard import wheel
 
 from . import kernel
 from .kernel import FETCH_S, ROOT, Kernel, Missing, _built, _deb, _run, _stock, _unpack
@@ -24,8 +24,19 @@ SUITE = "trixie"  # the first release of Debian with riscv64
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 COMPILER = "riscv64-linux-gnu-gcc"
 BOARD = ["python3", "python3-cffi-backend", "python3-smbus2", "python3-serial", "python3-msgpack", "python3-zmq"]
-BOARD += ["libpython3-dev", "coreutils", "dash"]
-BOARD += ["python3-numpy", "openssh-server", "tar", "gzip", "grep", "procps", "passwd", "hostname", "sed"]
+BOARD += [
+    "coreutils",
+    "dash",
+    "python3-numpy",
+    "openssh-server",
+    "tar",
+    "gzip",
+    "grep",
+    "procps",
+    "passwd",
+    "hostname",
+    "sed",
+]
 WHOLE = " ".join(BOARD)  # what stands in the file "complete": a cache that was fetched before this list grew is not
 EXT4 = ("crc16", "crc32c_generic", "mbcache", "jbd2", "ext4")
 NET = ("failover", "net_failover", "virtio_net")
@@ -139,30 +150,10 @@ def _staged(place: Path) -> Path:
     without = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
     for part in ("common", "agent", "tests/vm"):
         shutil.copytree(ROOT / part, stage / part, ignore=without)
-    ffi = _ffi()
-    source = stage / "_core.c"
-    ffi.emit_c_code(str(source))
-    include = place / "root" / "usr" / "include"
-    (python,) = include.glob("python3.*")
-    flags = (ROOT / "core_c" / "flags.txt").read_text(encoding="utf-8").split()
-    command = [COMPILER, "-shared", "-fPIC", "-O2", *flags, "-DPy_LIMITED_API=0x030b0000"]
-    command += ["-I", str(ROOT / "core_c" / "include"), "-I", str(python), "-idirafter", str(include), str(source)]
-    command += [str(path) for path in sorted((ROOT / "core_c" / "src").glob("*.c"))]
-    command += ["-o", str(stage / "common" / "paceline" / "_core.abi3.so")]
-    made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    if made.returncode:
-        raise RuntimeError(f"the C core does not build for riscv64:\n{made.stderr}")
+    with tempfile.TemporaryDirectory() as folder:
+        extension = wheel.compiled("riscv64", Path(folder))
+    (stage / "common" / "paceline" / "_core.abi3.so").write_bytes(extension)
     return stage
-
-
-def _ffi() -> Any:
-    """Return what core_c/build_ffi.py declares."""
-    spec = importlib.util.spec_from_file_location("build_ffi", ROOT / "core_c" / "build_ffi.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.ffi
 
 
 if __name__ == "__main__":

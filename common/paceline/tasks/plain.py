@@ -40,7 +40,7 @@ def make(name: str, options: Mapping[str, object], seed: int, data_dir: Path | N
     raise SettingsError(
         [
             f"task.name: this board has no torch that works, and {name} needs it here: {what}, and numpy trains "
-            'model = "mlp" alone; install torch there (`paceline-agent doctor` says what is wrong), or leave the board out'
+            'model = "mlp" alone; install torch there (`paceline-agent doctor` tells what is wrong), or leave it out'
         ]
     )
 
