@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CMAKE  := $(BIN)/cmake --log-level=WARNING -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S .
 
-.PHONY: help demo test test-vm wheels sim fuzz check venv lint types core core-sanitized architecture clean
+.PHONY: help demo test test-vm test-board wheels sim fuzz check venv lint types core core-sanitized architecture clean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +43,11 @@ ARCH ?= x86_64
 test-vm: venv
 	PACELINE_VM_FETCH=1 PACELINE_VM_MACHINE=$(ARCH) $(BIN)/python -m pytest tests/vm
 	@$(BIN)/python -m tests.vm.joules
+
+# A RISC-V board in emulation: installed on, measured, trained with, its power cut. Minutes; needs what test-vm needs for
+# ARCH=riscv64, and e2fsprogs and openssh-client.
+test-board: venv
+	PACELINE_BOARD=1 $(BIN)/python -m pytest -s tests/vm/test_board.py
 
 # Needs the cross compilers that it names; `paceline boards bundle --arch riscv64 --wheels dist/wheels` packs what is made.
 KINDS = $(if $(filter command line,$(origin ARCH)),$(ARCH),x86_64 aarch64 riscv64 armhf)

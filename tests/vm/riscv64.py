@@ -38,8 +38,8 @@ BOARD += [
     "sed",
 ]
 WHOLE = " ".join(BOARD)  # what stands in the file "complete": a cache that was fetched before this list grew is not
-EXT4 = ("crc16", "crc32c_generic", "mbcache", "jbd2", "ext4")
-NET = ("failover", "net_failover", "virtio_net")
+OF_A_BOARD = ("crc32c_generic", "ext4", "virtio_blk", "virtio_net")  # a disk and a network; and what these need:
+NEEDED = ("crc16", "mbcache", "jbd2", "failover", "net_failover")
 TOOLS = {COMPILER: "gcc-riscv64-linux-gnu", "make": "make", "apt-get": "apt", "dpkg-deb": "dpkg"}
 
 
@@ -58,7 +58,7 @@ def ready(fetch: bool) -> Kernel:
     module = _built(place, kernel.MODULE_SOURCE, "paceline_bench", "ARCH=riscv", f"CC={COMPILER}")
     return Kernel(
         place.name, place / "boot" / f"vmlinux-{place.name}", place / "usr" / "bin" / "busybox",
-        (*_stock(place), module), "riscv64", place / "root", _staged(place),
+        (*_stock(place, (*kernel.STOCK, *OF_A_BOARD)), module), "riscv64", place / "root", _staged(place),
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def _is_wanted(name: str, version: str) -> bool:
     *above, module = name.split("/")
     is_module = module.endswith((".ko", ".ko.xz"))
     return name == f"./boot/vmlinux-{version}" or (
-        is_module and (bool({*above} & folders) or module.partition(".")[0] in ("virtio_blk", *EXT4, *NET))
+        is_module and (bool({*above} & folders) or module.partition(".")[0] in (*OF_A_BOARD, *NEEDED))
     )
 
 

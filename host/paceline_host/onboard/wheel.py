@@ -46,6 +46,7 @@ SOURCES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", 
 # What Python's headers ask about the machine that they are compiled for, answered by the compiler and not by this
 # machine's Python: its own pyconfig.h is of this machine.
 PYCONFIG = """
+#define _GNU_SOURCE 1
 #define HAVE_SSIZE_T 1
 #define HAVE_STDINT_H 1
 #define HAVE_INTTYPES_H 1
@@ -132,18 +133,9 @@ def compiled(arch: str, work: Path) -> bytes:
     with redirect_stdout(io.StringIO()):  # it tells of each file on stdout, which belongs to our answers
         _declared(core).emit_c_code(str(source))
     flags = (core / "flags.txt").read_text(encoding="utf-8").split()
-    command = [
-        compiler,
-        "-shared",
-        "-fPIC",
-        "-O2",
-        "-g0",
-        "-s",
-        f"-ffile-prefix-map={work}=",
-        f"-ffile-prefix-map={ROOT}=",
-        *flags,
-        "-DPy_LIMITED_API=0x030b0000",
-    ]
+    command = [compiler, "-shared", "-fPIC", "-O2", "-g0", "-s", *flags, "-DPy_LIMITED_API=0x030b0000"]
+    command += [f"-ffile-prefix-map={folder}=" for folder in (work, ROOT)]  # no folder's name in the bytes
+    command += ["-Werror=implicit-function-declaration"]  # it would be a symbol that no board has
     command += [f"-I{core / 'include'}", f"-I{headers}", str(source)]
     command += [*(str(path) for path in sorted((core / "src").glob("*.c"))), "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
