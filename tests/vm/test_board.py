@@ -154,7 +154,8 @@ def test_a_bare_board_is_installed_meters_and_trains_beside_another_kind(board: 
     )
     assert watts == pytest.approx(WATTS, rel=0.05)
 
-    looked = bench.call("paceline", "boards", "doctor", "rv")
+    looked = bench.start("doctor", "paceline", "boards", "doctor", "rv")
+    assert looked.ends(INSTALL_S) == 4, "nobody listens now, and that is all that is bad"
     assert "numpy" in looked.out
     assert "without it numpy trains MLPs on images" in looked.out
     gone = bench.start("remove", "paceline", "boards", "remove", "rv")

@@ -8,7 +8,7 @@ Importing this package loads neither numpy nor torch; `make` imports the one mod
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -45,6 +45,8 @@ class Evaluation:
 
 class Learner(Protocol):
     """A model in training on one board."""
+
+    at_once: int  # samples whose gradient is computed at a time; a larger batch is gone through in parts. 0: all
 
     def load(self, model: Buffer, rho: float = 0.0) -> None:
         """Begin a slice: take these weights and forget all optimiser state (DECISIONS 5).
@@ -110,6 +112,15 @@ class SplitTask(Task, Protocol):
 
     def batch(self, indices: Indices, epoch: int) -> tuple[Any, Any]:
         """Return inputs and labels of training samples as tensors, augmented as the epoch has it."""
+
+
+def parts(indices: Any, at_once: int) -> Iterator[tuple[Any, float]]:
+    """Yield the samples of a batch, an array, so many at a time, each part with its share of the batch."""
+    count = len(indices)
+    size = at_once or count
+    for begin in range(0, count, size):
+        part = indices[begin : begin + size]
+        yield part, len(part) / count
 
 
 def splittable(task: Task) -> SplitTask:

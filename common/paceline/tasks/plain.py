@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from paceline.data import open_dataset
 from paceline.errors import SettingsError
-from paceline.tasks import Buffer, Evaluation, Indices, read_options
+from paceline.tasks import Buffer, Evaluation, Indices, parts, read_options
 from paceline.tasks.options import OPTIONS, MnistOptions
 from paceline.tasks.scales import SCALES
 from paceline.tensors import Manifest
@@ -127,10 +127,10 @@ class Model:
         return [*out, out[-1] @ weight.T + bias]
 
     def backward(self, outputs: list[Floats], slope: Floats, gradient: Model) -> None:
-        """Set the gradient; `slope` is that of the loss at the last output."""
-        for i in reversed(range(len(self.layers))):
-            np.matmul(slope.T, outputs[i], out=gradient.layers[i][0])
-            np.sum(slope, axis=0, out=gradient.layers[i][1])
+        """Add to the gradient; `slope` is that of the loss at the last output."""
+        for i, (weight, bias) in reversed([*enumerate(gradient.layers)]):
+            weight += slope.T @ outputs[i]
+            bias += slope.sum(axis=0)
             if i:
                 slope = (slope @ self.layers[i][0]) * (outputs[i] > 0)
 
@@ -144,6 +144,7 @@ class PlainLearner:
         self._momentum = np.zeros_like(self._model.flat)  # sgd: velocity; adam: first moment
         self._square = np.zeros_like(self._model.flat)  # adam: second moment
         self._steps = 0
+        self.at_once = 0
 
     def load(self, model: Buffer, rho: float = 0.0) -> None:
         self._model.flat[:] = np.frombuffer(model, self._model.flat.dtype)
@@ -152,12 +153,14 @@ class PlainLearner:
         self._steps = 0
 
     def step(self, indices: Indices) -> None:
-        x, labels = self._task.batch(np.asarray(indices, dtype=np.int64))
-        outputs = self._model.forward(x)
-        slope = np.exp(_log_softmax(outputs[-1]))
-        slope[np.arange(len(labels)), labels] -= 1.0
-        slope /= len(labels)  # of the mean over the samples
-        self._model.backward(outputs, slope, self._gradient)
+        self._gradient.flat[:] = 0.0
+        for part, share in parts(np.asarray(indices, dtype=np.int64), self.at_once):
+            x, labels = self._task.batch(part)
+            outputs = self._model.forward(x)
+            slope = np.exp(_log_softmax(outputs[-1]))
+            slope[np.arange(len(labels)), labels] -= 1.0
+            slope *= share / len(labels)  # of the mean over the samples
+            self._model.backward(outputs, slope, self._gradient)
         if self._origin is not None:
             self._gradient.flat += self._rho * (self._model.flat - self._origin)
         self._steps += 1
