@@ -97,7 +97,7 @@ def _fetched() -> Path:
     return CACHE / version
 
 
-def _apt(scratch: Path) -> Path:
+def _apt(scratch: Path, arch: str = "riscv64") -> Path:
     """Return the file that makes apt work in `scratch`, for another architecture, from this machine's own mirror."""
     mirrors = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian"], 60).split()
     if not mirrors:
@@ -108,7 +108,7 @@ def _apt(scratch: Path) -> Path:
     (scratch / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirrors[0]} {SUITE} main\n", encoding="ascii")
     conf = scratch / "apt.conf"
     conf.write_text(
-        'APT::Architecture "riscv64";\nAPT::Architectures { "riscv64"; "amd64"; };\n'
+        f'APT::Architecture "{arch}";\nAPT::Architectures {{ "{arch}"; "amd64"; }};\n'
         'APT::Install-Recommends "false";\nAcquire::Languages "none";\nAPT::Sandbox::User "root";\n'
         f'Dir::State::lists "{scratch}/lists";\nDir::State::status "{scratch}/status";\nDir::Cache "{scratch}/cache";\n'
         f'Dir::Etc::sourcelist "{scratch}/sources.list";\nDir::Etc::sourceparts "/dev/null";\n',
