@@ -14,6 +14,7 @@ import pytest
 
 from paceline.data.idx import write_idx
 from paceline.data.sources import FILES
+from paceline.errors import SettingsError
 from paceline.tasks import make
 from paceline_agent.memory import available
 from paceline_agent.workers.pma import PmaWorker
@@ -67,6 +68,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("library", "options"),
     [("numpy", {}), ("torch", {}), ("torch", {"train_samples": SAMPLES - 1})],
@@ -85,6 +87,13 @@ def test_a_batch_that_does_not_fit_is_gone_through_in_parts(
     got = (tmp_path / "model").read_bytes()
     wide, narrow = (np.frombuffer(model, "<f4") for model in (expected, got))
     assert np.abs(wide - narrow).max() < 1e-5 * np.abs(wide).max()
+
+
+def test_batch_norm_does_not_work_in_parts(images: Path) -> None:
+    learner = make("mnist", {"model": "cnn", "norm": "batch"}, 3, images).learner()
+    learner.at_once = 4
+    with pytest.raises(SettingsError, match=r'does not fit into the memory, and BatchNorm .* norm = "group"'):
+        learner.step(range(8))
 
 
 def test_what_is_free_is_the_least_of_the_machine_and_of_each_group(tmp_path: Path) -> None:

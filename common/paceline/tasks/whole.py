@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from paceline.errors import SettingsError
 from paceline.tasks import Buffer, Evaluation, Indices, Task, networks, parts
 from paceline.tasks.flat import DTYPES, Flat, Optimiser, manifest_of
 from paceline.tasks.options import Era5Options, ImdbOptions
@@ -109,9 +110,8 @@ class WholeLearner:
 
     def step(self, indices: Indices) -> None:
         if 0 < self.at_once < len(indices) and len(self._flat.buffers):
-            raise MemoryError(
-                f'a batch of {len(indices)}, and BatchNorm needs all of it at once; norm = "group" does not'
-            )
+            text = "does not fit into the memory, and BatchNorm needs all of it at once"
+            raise SettingsError([f'task.batch: {len(indices)} {text}; take fewer, or norm = "group"'])
         self._flat.gradient.zero_()
         for part, share in parts(np.asarray(indices), self.at_once):
             inputs, targets = self._task.batch(part, 0)

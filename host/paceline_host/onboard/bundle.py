@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One archive with all that a board of one architecture needs: our wheel, wheels of what it depends on, the installer.
 
-The core is compiled here, once; nothing compiles on a board. Dependencies come from a folder of wheels, of
-which there may be one for each Python, for boards of this machine's kind also from this program's own environment; what
-is in neither, a board must have of its own.
+The core is compiled here, once; nothing compiles on a board. Dependencies come from a folder of wheels, of which
+there may be one for each Python, for boards of this machine's kind also from this program's own environment; what is in
+neither, a board must have of its own.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def make_bundle(arch: str, out: Path, wheels: Path | None = None) -> Bundle:
             taken += [path for path in _repacked(work) if _project(path) not in given]
         if "paceline" not in given:
             taken.append(wheel.build(arch, work))
-        files = {f"wheels/{path.name}": path.read_bytes() for path in sorted(taken)}
+        files = {f"wheels/{path.name}": path.read_bytes() for path in sorted(taken, key=lambda each: each.name)}
         files["install.py"] = INSTALLER.read_bytes()
         return _archive(arch, out, files)
 
