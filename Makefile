@@ -5,13 +5,15 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CMAKE  := $(BIN)/cmake --log-level=WARNING -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S .
 
-.PHONY: help demo test test-vm sim fuzz check venv lint types core core-sanitized architecture clean
+.PHONY: help demo test test-vm test-board wheels sim fuzz check venv lint types core core-sanitized architecture clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train on an emulated fleet of eleven boards, compare three ways to divide the samples"
 	@echo "make test    all checks and all tests"
 	@echo "make test-vm sensors on a real kernel in a virtual machine; the first time it fetches 225 MB into build/vm"
+	@echo "make test-board  a RISC-V board in emulation: the agent is installed, meters, trains, loses its power"
+	@echo "make wheels  for boards of each kind, into dist/wheels; ARCH=\"riscv64 armhf\" for some"
 	@echo "make sim     500 small runs in virtual time under faults that their seeds draw; says which seed breaks a promise"
 	@echo "make fuzz    mutated inputs for every decoder of foreign bytes, in Python and in C; EXECUTIONS=1000000 for more"
 	@echo "make check   lint, formats, types, C warnings, import arrows, torch border"
@@ -42,6 +44,16 @@ ARCH ?= x86_64
 test-vm: venv
 	PACELINE_VM_FETCH=1 PACELINE_VM_MACHINE=$(ARCH) $(BIN)/python -m pytest tests/vm
 	@$(BIN)/python -m tests.vm.joules
+
+# A RISC-V board in emulation: installed on, measured, trained with, its power cut; and the wheels of other kinds of board
+# in Debian's Pythons for them. Minutes; needs what test-vm needs for ARCH=riscv64, qemu-user-static, e2fsprogs and ssh.
+test-board: venv
+	$(BIN)/python -m pytest -s tests/arch/check_foreign.py tests/vm/check_board.py
+
+# Needs the cross compilers that it names; `paceline boards bundle --arch riscv64 --wheels dist/wheels` packs what is made.
+KINDS = $(if $(filter command line,$(origin ARCH)),$(ARCH),x86_64 aarch64 riscv64 armhf)
+wheels: venv
+	@$(BIN)/python tools/wheels.py $(KINDS)
 
 # A quarter of the seeds under each regime. Prints those that break a promise, with the command that shows one again.
 # FIRST=501: other seeds; SEEDS=100: fewer.

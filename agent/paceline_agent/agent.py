@@ -188,6 +188,7 @@ class Agent:
             self._trainer.pid,
             inbox_bytes=message.inbox_bytes,
             data_sha256=message.data_sha256,
+            library=message.library,
         )
         self._step_if(self._idle.ready(ready, self._load is None or self._load.idle_baseline, _now_us()))
 

@@ -129,6 +129,7 @@ class Loaded(Message):
     inbox_bytes: Count
     outbox_bytes: Count
     data_sha256: Text
+    library: Text = ""  # that trains: "torch 2.13.0", "numpy 2.2.4"; "": the task needs none
 
 
 @dataclass(frozen=True)

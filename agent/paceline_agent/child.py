@@ -35,6 +35,7 @@ class TrainerChild:
         self.model: mmap.mmap | None = None
         self.update: mmap.mmap | None = None
         self.pid = 0  # as it says itself; 0: it has not yet
+        self._options: list[str] = []
 
     def fileno(self) -> int | None:
         """Return the channel's descriptor while a trainer lives."""
@@ -56,7 +57,7 @@ class TrainerChild:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "paceline_agent.trainer", "--fd", str(theirs.fileno())],
+                    [sys.executable, "-m", "paceline_agent.trainer", "--fd", str(theirs.fileno()), *self._options],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                 )
@@ -123,6 +124,8 @@ class TrainerChild:
         if status < 0:
             name = signal.Signals(-status).name
             hint = "; out of memory? try a smaller batch or model" if name == "SIGKILL" else ""
+            if name == "SIGILL":  # torch of another processor; the next one does what numpy can do
+                self._options, hint = ["--no-torch"], "; the next one trains without torch, which may be its cause"
             return f"the trainer was ended by {name}{hint}"
         return f"the trainer ended with status {status}"
 

@@ -43,7 +43,7 @@ STEP = {
 }
 WITHOUT = {
     "numpy": "tasks on pictures cannot be trained here: apt-get install python3-numpy",
-    "torch": "this board meters, but trains no task that needs torch: apt-get install python3-torch, if it exists",
+    "torch": "without it numpy trains MLPs on images, and nothing else: apt-get install python3-torch, if it exists",
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
+import importlib
 import json
 import mmap
 import os
@@ -26,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.errors import DataError, PacelineError, RemoteProtocolError, SettingsError
-from paceline.tasks import Task, data_sha256, make
+from paceline.tasks import BY_NO_LIBRARY, Task, data_sha256, make
 from paceline.wire import INLINE_BYTES
 from paceline_agent import channel
 from paceline_agent.channel import (
@@ -44,7 +45,7 @@ from paceline_agent.channel import (
     Work,
 )
 from paceline_agent.pace import Pace, Pacer
-from paceline_agent.workers import Worker, worker
+from paceline_agent.workers import BY_NUMPY, Worker, worker
 
 PROGRESS_S = 0.25  # between two Progress messages of a slice
 WARM_UP_BATCH = 32
@@ -58,17 +59,18 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="paceline_agent.trainer", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="inherited SOCK_SEQPACKET Unix socket")
     parser.add_argument("--threads", type=int, default=1, help="threads of numerical libraries (default 1)")
+    parser.add_argument("--no-torch", action="store_true", help="do not touch torch: it has ended a trainer here")
     arguments = parser.parse_args(argv)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(arguments.threads)  # read when torch and numpy are imported, at Load
     with socket.socket(fileno=arguments.fd) as agent:
-        return serve(agent)
+        return serve(agent, no_torch=arguments.no_torch)
 
 
-def serve(agent: socket.socket) -> int:
+def serve(agent: socket.socket, *, no_torch: bool = False) -> int:
     """Serve one agent until it stops this trainer or is gone; return the exit status."""
     agent.setblocking(True)
-    trainer = Trainer(agent)
+    trainer = Trainer(agent, no_torch)
     try:
         trainer.say(Hello(os.getpid()))
         while True:
@@ -92,8 +94,9 @@ class Cancelled(Exception):
 class Trainer:
     """Holds a task, its worker and the two mapped files."""
 
-    def __init__(self, agent: socket.socket) -> None:
-        self._agent = agent
+    def __init__(self, agent: socket.socket, no_torch: bool) -> None:
+        self._agent, self._no_torch = agent, no_torch
+        self._library = ""  # that trains the task
         self._loaded: Load | None = None
         self._task: Task | None = None
         self._worker: Worker | None = None
@@ -162,7 +165,7 @@ class Trainer:
         self.say(
             Loaded(
                 task.manifest.digest(), self._worker.model_bytes, self._worker.samples, task.data_label, inbox_bytes,
-                outbox_bytes, data_sha256(task),
+                outbox_bytes, data_sha256(task), self._library,
             )
         )  # fmt: skip
 
@@ -183,7 +186,16 @@ class Trainer:
         if type(options) is not dict:
             raise SettingsError([f"task options are a {type(options).__name__}, expected a JSON object"])
         own = options.pop(REGIME, {})
-        self._task = make(load.task, options, load.seed, Path(load.data_dir) if load.data_dir else None)
+        name = (
+            "" if load.task in BY_NO_LIBRARY else "torch" if not self._no_torch and _can_be_loaded("torch") else "numpy"
+        )
+        if name == "numpy" and load.regime not in BY_NUMPY:
+            raise SettingsError(
+                [f"run.regime: {load.regime} needs torch on each board, and this one has none that works; leave it out"]
+            )
+        folder = Path(load.data_dir) if load.data_dir else None
+        self._task = make(load.task, options, load.seed, folder, has_torch=name != "numpy")
+        self._library = f"{name} {sys.modules[name].__version__}" if name else ""
         self._worker = worker(load.regime, self._task, own)
         self._worker.warm_up(WARM_UP_BATCH)
         return self._task
@@ -325,6 +337,14 @@ class WorkClock:
                 self._inputs.append(message)
         else:
             raise RemoteProtocolError(f"{message.kind.upper()} while lease {self._lease} is in work")
+
+
+def _can_be_loaded(library: str) -> bool:
+    try:
+        importlib.import_module(library)
+    except (ImportError, OSError):  # it is not there, or a library of its own is not
+        return False
+    return True
 
 
 def _held(path: Path) -> int:

@@ -400,7 +400,7 @@ class AgentMachine:
             Ready(
                 self._session.nonce, self._load.run, event.manifest_sha256, event.model_bytes, event.samples,
                 event.data_label, event.pid, me.energy_source, me.energy_known,
-                event.idle_uw, event.data_sha256,
+                event.idle_uw, event.data_sha256, event.library,
             ),
             now_s,
         )  # fmt: skip

@@ -32,6 +32,7 @@ class TrainerReady:
     inbox_bytes: int = 0  # room for the tensors of split learning, 0 under other regimes
     idle_uw: int | None = None  # drawn before the first round; None: not measured
     data_sha256: str = ""  # of the training data; "": the task makes them up
+    library: str = ""  # that trains: "torch 2.13.0", "numpy 2.2.4"; "": the task needs none
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ class Ready(Message):
     energy_known: bool
     idle_uw: int | None = None  # drawn before the first round, a prior for waiting (DECISIONS 34); None: not measured
     data_sha256: str = ""  # of the training data; "": the task makes them up
+    library: str = ""  # that trains: "torch 2.13.0", "numpy 2.2.4"; "": the task needs none
 
 
 @dataclass(frozen=True)

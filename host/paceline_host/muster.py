@@ -187,6 +187,10 @@ class Muster:
             board.ready, board.since_s = message, now_s
             board.base = ""  # a trainer that has just loaded holds no round's model
             self._out.append(s.StoreReady(index, message, board.agent_pid, board.agent_version))
+            if message.library.startswith("numpy"):
+                self._out.append(
+                    s.Note("numpy", f"{board.name} trains with {message.library}: no torch works there", index)
+                )
             if self.phase not in ("starting", "ending"):
                 self._begin(index)
                 if board.usable:

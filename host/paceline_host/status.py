@@ -81,7 +81,8 @@ def board_rows(
         else:
             row = _busy_row(machine, in_run[name], now_s)
         if machine is not None and name in in_run:
-            row |= _figures(machine, in_run[name])
+            ready = in_run[name].ready
+            row |= {**_figures(machine, in_run[name]), "library": ready.library if ready is not None else ""}
         if seen is not None and seen.version:
             row |= {"version": seen.version, "clock_off_s": seen.clock_off_s}
         rows.append(row)
@@ -242,7 +243,8 @@ def _lines(status: Row, clock_s: float) -> Iterator[str]:
     yield f"boards   {len(boards)} known, {here} connected"
     width = max((len(board["name"]) for board in boards), default=0)
     for board in boards:
-        yield f"         {board['name']:<{width}}  {board['state']:<9}  {board['doing']}{when(board, clock_s)}"
+        by = f", by {board['library']}" if board.get("library", "").startswith("numpy") else ""
+        yield f"         {board['name']:<{width}}  {board['state']:<9}  {board['doing']}{when(board, clock_s)}{by}"
         if fault := clock_fault(board.get("clock_off_s")):
             yield f"         {'':<{width}}  {fault}"
     for script in status.get("scripts", ()):

@@ -279,6 +279,19 @@ def test_a_load_that_cannot_be_is_answered_and_survived(
     peer.load()
 
 
+def test_without_torch_a_regime_that_needs_it_is_refused_and_a_task_that_does_not_is_trained(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libtorch.so: cannot open shared object file')", encoding="ascii")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    _, peer = spawn()
+    peer.say(c.Load("r", "mnist", "{}", 7, "", str(peer.model), str(peer.update), None, "ddp"))
+    failed = peer.failed()
+    assert failed.reason == "settings"
+    assert "run.regime: ddp needs torch on each board, and this one has none that works" in failed.detail
+    assert peer.load().library == ""
+
+
 def test_ranges_outside_the_data_fail_that_lease_alone(spawn: Spawn) -> None:
     _, peer = spawn()
     peer.load(samples=100)

@@ -20,7 +20,7 @@ from paceline.data.sources import FILES
 from paceline.errors import DataError, SettingsError
 from paceline.tasks import Task, make
 from paceline.tasks.linear import Linear
-from paceline.tasks.mnist import PIXEL_MEAN, PIXEL_STD
+from paceline.tasks.scales import PIXEL_MEAN, PIXEL_STD
 
 IMAGES, LABELS, TEST_IMAGES, TEST_LABELS = FILES
 TRAIN, TEST = 40, 23

@@ -46,13 +46,13 @@ def emulator(machine: str = "x86_64") -> str:
 
 def run(with_kernel: Kernel, command: str, folder: Path, limit_s: float) -> Ran:
     """Boot, run a shell command in the root of the checkout, and return what came out. `folder` keeps the traces."""
-    initramfs, answer = folder / "guest.cpio", folder / "answer.json"
+    image, answer = folder / "guest.cpio", folder / "answer.json"
     shared = with_kernel.share is not None
     conf = f"checkout='{kernel.ROOT}'\ncommand='{command}'\nshared={'yes' if shared else ''}\n"
-    initramfs.write_bytes(_initramfs(with_kernel, conf))
+    image.write_bytes(initramfs(with_kernel, conf))
     machine = [*MACHINES[with_kernel.machine], "-accel", "tcg,thread=multi", "-smp", "1", "-m", str(MEMORY_MB)]
     plain = ["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]
-    boot = ["-kernel", str(with_kernel.image), "-initrd", str(initramfs), "-append", CONSOLE]
+    boot = ["-kernel", str(with_kernel.image), "-initrd", str(image), "-append", CONSOLE]
     files = []
     for tag, path in (("host", with_kernel.root), ("checkout", with_kernel.share)):
         if path is not None:
@@ -84,10 +84,10 @@ def _parsed(answer: Path) -> object:
         return None
 
 
-def _initramfs(with_kernel: Kernel, conf: str) -> bytes:
+def initramfs(with_kernel: Kernel, conf: str, init: Path = INIT) -> bytes:
     """Return a cpio archive (newc): busybox, the modules by the order of their names, and what to run."""
     entries = [("bin", 0o40755, b""), ("modules", 0o40755, b"")]
-    entries += [("bin/busybox", 0o100755, with_kernel.busybox.read_bytes()), ("init", 0o100755, INIT.read_bytes())]
+    entries += [("bin/busybox", 0o100755, with_kernel.busybox.read_bytes()), ("init", 0o100755, init.read_bytes())]
     entries += [("run.conf", 0o100644, conf.encode())]
     for i, module in enumerate(with_kernel.modules):
         entries.append((f"modules/{i:02}-{module.name.removesuffix('.xz')}", 0o100644, kernel.content(module)))

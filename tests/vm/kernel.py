@@ -145,8 +145,8 @@ def _unpack_drivers(deb: Path, place: Path) -> None:
     (place / "Kbuild").write_text("".join(f"obj-m += {name}.o\n" for name in DRIVERS))
 
 
-def _stock(place: Path) -> list[Path]:
-    """Return Debian's modules in the order in which they load, those first that others need."""
+def _stock(place: Path, names: tuple[str, ...] = STOCK) -> list[Path]:
+    """Return those modules of Debian's, in the order in which they load, those first that others need."""
     there = {_plain(path): path for path in place.rglob("*.ko*") if "kernel" in path.parts}
     ordered: list[Path] = []
 
@@ -159,7 +159,7 @@ def _stock(place: Path) -> list[Path]:
             add(needed.replace("-", "_"))
         ordered.append(path)
 
-    for name in STOCK:
+    for name in names:
         add(name.replace("-", "_"))
     return ordered
 

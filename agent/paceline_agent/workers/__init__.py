@@ -22,6 +22,7 @@ WORKERS: dict[str, str] = {
     "ddp": "paceline_agent.workers.ddp:DdpWorker",
     "hfl": "paceline_agent.workers.hfl:HflWorker",
 }
+BY_NUMPY = ("pma", "async")  # the regimes whose work a board without torch can do
 
 
 class Clock(Protocol):

@@ -7,12 +7,15 @@ Regime async is the same on a board, but that its loss holds it to the base mode
 from __future__ import annotations
 
 import functools
+import sys
 from array import array
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from paceline.core import permutation
 from paceline.errors import DataError, SettingsError
 from paceline.tasks import Task
+from paceline_agent import memory
 from paceline_agent.channel import Work
 from paceline_agent.workers import Clock
 
@@ -26,24 +29,43 @@ class PmaWorker:
         if options:
             raise SettingsError([f"regime pma takes no options, it was given {', '.join(options)}"])
         self._task = task
-        self._learner = task.learner()
+        self.learner = task.learner()
         self._rho = 0.0
         self.samples = task.samples
         self.inbox_bytes = self.outbox_bytes = self.update_bytes = self.model_bytes = task.manifest.nbytes
 
     def warm_up(self, batch: int) -> None:
-        self._learner.load(self._task.initial())
-        self._learner.step(range(min(batch, self._task.samples)))
+        """Take one step of the task's own batch too, if it is larger, in as large parts as fit (DECISIONS 45)."""
+        self.learner.load(self._task.initial())
+        self.learner.step(range(min(batch, self._task.samples)))
+        options: Any = self._task.options  # type: ignore[attr-defined]
+        part = largest = min(options.batch, self._task.samples)
+        if largest <= batch:
+            return
+        memory.bound()
+        while True:
+            self.learner.at_once = part if part < largest else 0
+            try:
+                self.learner.step(range(largest))
+            except (MemoryError, RuntimeError) as error:  # numpy's, torch's
+                if part == 1 or not (isinstance(error, MemoryError) or "allocate memory" in str(error)):
+                    raise
+                part = -(-part // 2)
+                continue
+            if part < largest:
+                text = f"trainer: a batch of {largest} does not fit into memory: {part} samples at a time"
+                print(text, file=sys.stderr, flush=True)
+            return
 
     def work(self, work: Work, model: memoryview, update: memoryview, clock: Clock) -> memoryview:
         order = slice_order(work, self._task.samples)
-        self._learner.load(model, self._rho)  # local optimiser state is forgotten here (DECISIONS 5)
+        self.learner.load(model, self._rho)  # local optimiser state is forgotten here (DECISIONS 5)
         clock.begin()
         for batch in minibatches(order, work.batch):
-            self._learner.step(batch)
+            self.learner.step(batch)
             clock.step(len(batch))
         clock.end()
-        self._learner.dump(update)
+        self.learner.dump(update)
         return update
 
 

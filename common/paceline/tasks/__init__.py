@@ -8,7 +8,7 @@ Importing this package loads neither numpy nor torch; `make` imports the one mod
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -30,6 +30,7 @@ TASKS: dict[str, str] = {
     "era5": "paceline.tasks.era5:Era5",
     "imdb": "paceline.tasks.imdb:Imdb",
 }
+BY_NO_LIBRARY = ("linear",)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Evaluation:
 
 class Learner(Protocol):
     """A model in training on one board."""
+
+    at_once: int  # samples whose gradient is computed at a time; a larger batch is gone through in parts. 0: all
 
     def load(self, model: Buffer, rho: float = 0.0) -> None:
         """Begin a slice: take these weights and forget all optimiser state (DECISIONS 5).
@@ -111,6 +114,15 @@ class SplitTask(Task, Protocol):
         """Return inputs and labels of training samples as tensors, augmented as the epoch has it."""
 
 
+def parts(indices: Any, at_once: int) -> Iterator[tuple[Any, float]]:
+    """Yield the samples of a batch, an array, so many at a time, each part with its share of the batch."""
+    count = len(indices)
+    size = at_once or count
+    for begin in range(0, count, size):
+        part = indices[begin : begin + size]
+        yield part, len(part) / count
+
+
 def splittable(task: Task) -> SplitTask:
     """Return a task that is cut. Raises SettingsError where it is not, or cannot be."""
     if not hasattr(task, "cut"):
@@ -127,15 +139,20 @@ def data_sha256(task: Task) -> str:
     return str(getattr(task, "data_sha256", ""))
 
 
-def make(name: str, options: Mapping[str, object], seed: int, data_dir: Path | None) -> Task:
+def make(
+    name: str, options: Mapping[str, object], seed: int, data_dir: Path | None, *, has_torch: bool = True
+) -> Task:  # fmt: skip
     """Return a task. `data_dir` None: the cache that `paceline data fetch` fills; without data: ignored.
 
-    Raises SettingsError for a name or option that does not exist or is out of range, DataError for missing or damaged
-    data.
+    has_torch: it may be imported; else the task's twin in numpy is returned.
+    Raises SettingsError for a name or option that does not exist or is out of range, or a task that has no such twin,
+    DataError for missing or damaged data.
     """
     target = TASKS.get(name)
     if target is None:
         raise SettingsError([f"task.name: there is no task {name!r}; {did_you_mean(name, list(TASKS))}"])
+    if not has_torch and name not in BY_NO_LIBRARY:
+        return cast(Task, importlib.import_module("paceline.tasks.plain").make(name, options, seed, data_dir))
     module, attribute = target.split(":")
     factory = getattr(importlib.import_module(module), attribute)
     return cast(Task, factory(options, seed, data_dir))

@@ -22,19 +22,13 @@ from paceline.errors import SettingsError
 from paceline.tasks import Buffer, Evaluation, Indices, Task, networks, read_options
 from paceline.tasks.augment import augmented
 from paceline.tasks.flat import DTYPES, Flat, Optimiser, entries_of, manifest_of
-from paceline.tasks.mnist import PIXEL_MEAN, PIXEL_STD, Mnist
+from paceline.tasks.mnist import Mnist
 from paceline.tasks.options import CifarOptions, FashionOptions, MnistOptions
+from paceline.tasks.scales import SCALES
 from paceline.tasks.whole import WholeLearner
 from paceline.tensors import Manifest
 
 EVALUATION_BATCH = 500
-# Mean and deviation of each channel's pixels, 0..255, over the training images.
-SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "mnist": ((PIXEL_MEAN,), (PIXEL_STD,)),
-    "fashion-mnist": ((72.94,), (90.02,)),
-    "cifar10": ((125.307, 122.961, 113.8575), (51.5865, 50.847, 51.255)),  # the paper's, smaller than the true spread
-    "cifar100": ((129.304, 124.070, 112.434), (68.170, 65.392, 70.418)),
-}
 
 
 def mnist(options: Mapping[str, object], seed: int, data_dir: Path | None) -> Task:

@@ -81,6 +81,8 @@ class LinearLearner:
         self._rho = 0.0
         self._ballast = b""
 
+    at_once = 0  # its samples take no memory
+
     def load(self, model: Buffer, rho: float = 0.0) -> None:
         self._weights = list(_PACKED.unpack_from(model))
         self._rho, self._origin = rho, self._weights

@@ -22,12 +22,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
 from paceline.data import Dataset, open_dataset
-from paceline.tasks import Buffer, Evaluation, Indices, networks, read_options
+from paceline.tasks import Buffer, Evaluation, Indices, networks, parts, read_options
 from paceline.tasks.options import MnistOptions
+from paceline.tasks.scales import PIXEL_MEAN, PIXEL_STD
 from paceline.tensors import Manifest, Role
 
 CLASSES = 10
-PIXEL_MEAN, PIXEL_STD = 33.318, 78.567  # of MNIST's training images; other images are scaled alike
 EVALUATION_BATCH = 1000  # 3 MB of floats: stays near the cache, and 10,000 images take ten passes
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam
 
@@ -134,6 +134,7 @@ class MnistLearner:
         self._momentum = torch.zeros_like(self._model.flat)  # sgd: velocity; adam: first moment
         self._square = torch.zeros_like(self._model.flat)  # adam: second moment
         self._steps = 0
+        self.at_once = 0
 
     def load(self, model: Buffer, rho: float = 0.0) -> None:
         self._model.bytes[:] = model
@@ -143,12 +144,12 @@ class MnistLearner:
         self._steps = 0
 
     def step(self, indices: Indices) -> None:
-        which = np.asarray(indices)
-        images = normalised(self._images[which])  # (batch, pixels)
-        labels = torch.from_numpy(self._labels[which].astype(np.int64))
         self._gradient.zero_()
-        loss = cross_entropy(self._model.forward(images), labels)  # mean over the samples
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
+        for part, share in parts(np.asarray(indices), self.at_once):
+            images = normalised(self._images[part])  # (batch, pixels)
+            labels = torch.from_numpy(self._labels[part].astype(np.int64))
+            loss = cross_entropy(self._model.forward(images), labels) * share  # mean over the samples
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
         self._steps += 1
         with torch.no_grad():
             if self._origin is not None:

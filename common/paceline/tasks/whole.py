@@ -7,10 +7,12 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
-from paceline.tasks import Buffer, Evaluation, Indices, Task, networks
+from paceline.errors import SettingsError
+from paceline.tasks import Buffer, Evaluation, Indices, Task, networks, parts
 from paceline.tasks.flat import DTYPES, Flat, Optimiser, manifest_of
 from paceline.tasks.options import Era5Options, ImdbOptions
 
@@ -99,6 +101,7 @@ class WholeLearner:
         self._task = task
         self._flat = Flat(task.whole())
         self._optimiser = task.optimiser(self._flat.weights)
+        self.at_once = 0
 
     def load(self, model: Buffer, rho: float = 0.0) -> None:
         self._flat.load(model)
@@ -106,10 +109,14 @@ class WholeLearner:
         self._rho, self._origin = rho, self._flat.weights.detach().clone() if rho else None
 
     def step(self, indices: Indices) -> None:
-        inputs, targets = self._task.batch(indices, 0)
+        if 0 < self.at_once < len(indices) and len(self._flat.buffers):
+            text = "does not fit into the memory, and BatchNorm needs all of it at once"
+            raise SettingsError([f'task.batch: {len(indices)} {text}; take fewer, or norm = "group"'])
         self._flat.gradient.zero_()
-        loss = self._task.loss(self._flat.module(inputs), targets)  # mean over the samples
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
+        for part, share in parts(np.asarray(indices), self.at_once):
+            inputs, targets = self._task.batch(part, 0)
+            loss = self._task.loss(self._flat.module(inputs), targets) * share  # mean over the samples
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
         if self._origin is not None:
             self._flat.gradient.add_(self._flat.weights.detach() - self._origin, alpha=self._rho)
         self._optimiser.step(self._flat.gradient)

@@ -1,34 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """One archive with all that a board of one architecture needs: our wheel, wheels of what it depends on, the installer.
 
-The core is compiled here, once; nothing compiles on a board. Dependencies come from a folder of wheels, for boards of
-this machine's kind also from this program's own environment; what is in neither, a board must have of its own.
+The core is compiled here, once; nothing compiles on a board. Dependencies come from a folder of wheels, of which
+there may be one for each Python, for boards of this machine's kind also from this program's own environment; what is in
+neither, a board must have of its own.
 """
 
 from __future__ import annotations
 
-import base64
 import gzip
 import hashlib
 import importlib.metadata
 import io
 import json
-import os
 import platform
 import re
-import shutil
-import subprocess
-import sys
 import tarfile
 import threading
-import zipfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from paceline.errors import RunError, SettingsError, StorageError
+from paceline.errors import StorageError
 from paceline.version import VERSION
+from paceline_host.onboard import wheel
 from paceline_host.onboard.shell import BoardError
 
 SCHEMA = "paceline-bundle-1"
@@ -41,9 +37,7 @@ NEEDS = {
     "pyzmq": "apt-get install python3-zmq",
     "smbus2": "apt-get install python3-smbus2",
 }
-# The same sources give the same wheel, and so the same release: no instants, no debug data, which names folders.
-SAME_BYTES = {"SOURCE_DATE_EPOCH": "315532800", "CFLAGS": "-g0"}
-SOURCES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "core_c", "common", "agent", "host")
+LEFT_OUT = ("INSTALLER", "REQUESTED", "direct_url.json")  # how a wheel came to be here
 
 
 @dataclass(frozen=True)
@@ -62,16 +56,18 @@ class Bundle:
 
 def make_bundle(arch: str, out: Path, wheels: Path | None = None) -> Bundle:
     """Make the bundle for boards of an architecture. Raises PacelineError."""
+    arch = wheel.ALSO_CALLED.get(arch, arch)
     if wheels is not None and not wheels.is_dir():
         raise StorageError(f"--wheels {wheels}: there is no such folder")
     with TemporaryDirectory(prefix="paceline-bundle-") as name:
         work = Path(name)
-        taken = {_project(path): path for path in _given(wheels, arch)}
+        taken = list(_given(wheels, arch))
+        given = {_project(path) for path in taken}
         if arch == platform.machine():
-            taken = {_project(path): path for path in _repacked(work, taken.keys())} | taken
-        if "paceline" not in taken:
-            taken["paceline"] = _built(arch, work)
-        files = {f"wheels/{path.name}": path.read_bytes() for _, path in sorted(taken.items())}
+            taken += _repacked(work, given)
+        if "paceline" not in given:
+            taken.append(wheel.build(arch, work))
+        files = {f"wheels/{path.name}": path.read_bytes() for path in sorted(taken, key=lambda each: each.name)}
         files["install.py"] = INSTALLER.read_bytes()
         return _archive(arch, out, files)
 
@@ -144,39 +140,8 @@ def _given(wheels: Path | None, arch: str) -> Iterator[Path]:
             yield path
 
 
-def _project(wheel: Path) -> str:
-    return re.sub(r"[-_.]+", "-", wheel.name.partition("-")[0]).lower()
-
-
-def _built(arch: str, work: Path) -> Path:
-    """Compile and pack our own wheel from this checkout."""
-    root = Path(__file__).resolve().parents[3]
-    if arch != platform.machine() or not (root / "setup.py").exists():
-        where = (
-            "this is no checkout of paceline" if arch == platform.machine() else f"this machine is {platform.machine()}"
-        )
-        raise SettingsError(
-            [f"no wheel of paceline for {arch}, and {where}: run `pip wheel --no-deps .` on such a board, "
-             "and name its folder with --wheels"]
-        )  # fmt: skip
-    source = work / "source"  # a copy: what earlier builds left in the checkout would be packed too
-    source.mkdir()
-    ignored = shutil.ignore_patterns("__pycache__", "*.so", "_core.c", "*.egg-info")
-    for name in SOURCES:
-        if (root / name).is_dir():
-            shutil.copytree(root / name, source / name, ignore=ignored)
-        elif (root / name).exists():
-            shutil.copy2(root / name, source / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    done = subprocess.run(
-        [*command, "--disable-pip-version-check", "--wheel-dir", str(work), str(source)],
-        capture_output=True, text=True, check=False, env={**os.environ, **SAME_BYTES},
-    )  # fmt: skip
-    built = sorted(work.glob("paceline-*.whl"))
-    if done.returncode or not built:
-        last = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise RunError(f"the wheel could not be built; `make venv` says what is missing:\n{last}")
-    return built[0]
+def _project(path: Path) -> str:
+    return re.sub(r"[-_.]+", "-", path.name.partition("-")[0]).lower()
 
 
 def _repacked(work: Path, taken: Collection[str]) -> Iterator[Path]:
@@ -196,17 +161,9 @@ def _repacked(work: Path, taken: Collection[str]) -> Iterator[Path]:
             *(tag.split("-") for tag in tags), strict=True
         )  # Pythons, ABIs, platforms: as pip's own names have it
         tag = "-".join(".".join(dict.fromkeys(part)) for part in parts)
-        path = work / f"{name}-{found.version}-{tag}.whl"
-        record = []
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(found.files, key=str):
-                inside = not file.is_absolute() and ".." not in file.parts and "__pycache__" not in file.parts
-                if not inside or file.name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
-                    continue
-                content = Path(str(found.locate_file(file))).read_bytes()
-                archive.writestr(zipfile.ZipInfo(file.as_posix()), content, zipfile.ZIP_DEFLATED)
-                digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-                record.append(f"{file.as_posix()},sha256={digest},{len(content)}\n")
-            info = next(file.parts[0] for file in found.files if file.parts[0].endswith(".dist-info"))
-            archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "".join(record) + f"{info}/RECORD,,\n")
-        yield path
+        files = [
+            (file.as_posix(), Path(str(found.locate_file(file))).read_bytes())
+            for file in found.files
+            if not file.is_absolute() and not {"..", "__pycache__"} & {*file.parts} and file.name not in LEFT_OUT
+        ]
+        yield wheel.pack(work / f"{name}-{found.version}-{tag}.whl", files)
