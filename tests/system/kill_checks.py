@@ -133,7 +133,7 @@ def split_up(folder: Path, pictures: Path, whole: Path | None) -> None:
         assert found == averaging.models(whole)
 
 
-SLOWLY = {name: Declared(speed=board.speed / 20) for name, board in averaging.BOARDS.items()}
+SLOWLY = {name: Declared(speed=board.speed / 120) for name, board in averaging.BOARDS.items()}
 PACED = {"reference_seconds_per_sample": 6.0}  # a step of the slow board takes a quarter of a second
 REGIMES = {
     "pma": Regime(
