@@ -98,9 +98,10 @@ class Fight:
         self.file = self.bench.experiment("exp", run, task=self.kind.task, fleet=fleet, more=data + self.kind.more)
         self.folder = self.bench.folder / "runs" / "exp-001" / self.kind.policy
         self._numbers = count()
+        self.begin_host()
+        self.host.says("listening on")  # an agent that finds nobody waits for ten seconds
         for name in self.kind.boards:
             self.begin_agent(name)
-        self.begin_host()
 
     def begin_agent(self, name: str) -> None:
         """Start a board's agent, for the first time or anew."""

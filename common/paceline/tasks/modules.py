@@ -64,7 +64,7 @@ class Trainable:
             raise CoreError(f"a state of {len(view)} bytes came; expected {self.state_bytes}")
         self.flat.load(view[: self.model_bytes])
         if len(self._memory):
-            self._memory.copy_(as_tensor(view[self.model_bytes : -_STEPS.size]))
+            self._memory.copy_(as_tensor(memory_of(view, self.model_bytes)))
         (self.optimiser.steps,) = _STEPS.unpack_from(view, self.state_bytes - _STEPS.size)
 
     def initial_state(self) -> bytearray:
@@ -72,6 +72,11 @@ class Trainable:
         self.flat.load(self._task.initial())
         self.optimiser.reset()
         return self.state()
+
+
+def memory_of(state: Buffer, model_bytes: int) -> memoryview:
+    """Return what a state has of the optimiser's memory."""
+    return memoryview(state).cast("B")[model_bytes : -_STEPS.size]
 
 
 def step_of(trainable: Trainable, indices: Indices, moved: Buffer) -> tuple[float, float]:
