@@ -139,9 +139,9 @@ class _Pair:
                 return False
             self.over.set()
         for one in (self.near, self.far):
-            with suppress(OSError):
-                if linger:
-                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                one.shutdown(socket.SHUT_RD if linger else socket.SHUT_RDWR)  # the last close says the rest: RST
-                one.close()
+            if linger:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with suppress(OSError):  # the peer may have ended it
+                one.shutdown(socket.SHUT_RD if linger else socket.SHUT_RDWR)
+            one.close()  # the last close says the rest: RST, with `linger`
         return True
