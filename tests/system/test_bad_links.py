@@ -150,6 +150,7 @@ def pair() -> Iterator[tuple[FaultProxy, socket.socket, socket.socket]]:
         near = socket.create_connection(("127.0.0.1", int(proxy.endpoint.rsplit(":", 1)[1])), timeout=10.0)
         other, _ = far.accept()
         other.settimeout(10.0)
+        until("the proxy to know it", lambda: proxy.connections == 1)
         with near, other:
             yield proxy, near, other
 
