@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CMAKE  := $(BIN)/cmake --log-level=WARNING -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S .
 
-.PHONY: help demo test test-vm test-board wheels sim fuzz check venv lint types core core-sanitized architecture clean
+.PHONY: help demo test test-vm test-board wheels sim soak fuzz check venv lint types core core-sanitized architecture clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make test-board  a RISC-V board in emulation: the agent is installed, meters, trains, loses its power"
 	@echo "make wheels  for boards of each kind, into dist/wheels; ARCH=\"riscv64 armhf\" for some"
 	@echo "make sim     500 small runs in virtual time under faults that their seeds draw; says which seed breaks a promise"
+	@echo "make soak    100 real kills of hosts, agents and trainers, in all regimes: half an hour; says which seed failed"
 	@echo "make fuzz    mutated inputs for every decoder of foreign bytes, in Python and in C; EXECUTIONS=1000000 for more"
 	@echo "make check   lint, formats, types, C warnings, import arrows, torch border"
 	@echo "make venv    only the set-up: .venv/ with everything at the versions of constraints.txt"
@@ -62,6 +63,11 @@ SEEDS ?= 500
 sim: venv
 	@echo pma ddp hfl psl | xargs -n 1 -P 2 sh -c \
 	    '$(BIN)/paceline simulate --regime $$0 --chaos $(FIRST)-$$(($(FIRST) + $(SEEDS) / 4 - 1))'
+
+# Prints each run's seed and what was killed; exit 1 when a run did not come to the end of an unbroken one. FIRST, as above.
+KILLS ?= 100
+soak: venv
+	$(BIN)/python -m tests.system.kills --kills $(KILLS) --seed $(FIRST)
 
 # What breaks a decoder is left in build/fuzz.
 EXECUTIONS ?= 20000

@@ -285,5 +285,8 @@ def _expected(hint: Any) -> str:
 def _got(value: object) -> str:
     if isinstance(value, dict):
         return "a table"
-    text = toml.inline(value) if isinstance(value, str | bool | int | float | list) else f"a {type(value).__name__}"
+    try:
+        text = toml.inline(value)
+    except TypeError:  # a message from a trainer may hold what no file can, at any depth
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

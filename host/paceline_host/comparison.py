@@ -45,6 +45,7 @@ from paceline_host.mixing.law import Mixing
 from paceline_host.mixing.machine import MixingMachine
 from paceline_host.mixing.store import MixingStore
 from paceline_host.muster import Muster
+from paceline_host.peers import Terms
 from paceline_host.profile import load_profile
 from paceline_host.psl import run as psl_run
 from paceline_host.psl.machine import SplitMachine
@@ -288,7 +289,7 @@ class Comparison:
         if not (folder / "run.toml").exists():
             write_whole(folder / "run.toml", settings.dump(self._only(policy)))
         uploads = Uploads(folder / "uploads")
-        machine, timed = self._machine(policy, row, list(boards), store, uploads, recovered)
+        machine, timed = self._machine(policy, row, list(boards), store, uploads, server.terms, recovered)
         server.on_view = lambda machine, now_s: self._watcher.view(policy.name, machine, now_s)
         store.start()
         try:
@@ -323,10 +324,10 @@ class Comparison:
 
     def _machine(
         self, policy: Policy, row: records.Run, names: list[str], store: Store, uploads: Uploads,
-        recovered: Recovered | None,
+        terms: Terms, recovered: Recovered | None,
     ) -> tuple[Muster, TimedPlanner | None]:  # fmt: skip
         reopened = replace(recovered.machine, parts=uploads.left) if recovered is not None else None
-        facts, now_s = self._facts(policy, row), time.monotonic()
+        facts, now_s = self._facts(policy, row, terms), time.monotonic()
         if row.regime == "psl":
             known = recovered.boards if recovered is not None and recovered.machine.round else ()
             split = psl_run.facts(self.experiment.split, self._split_task, policy, len(names), row.batch, known)
@@ -406,15 +407,15 @@ class Comparison:
             mixing=self._mixing(policy, boards),
         )  # fmt: skip
 
-    def _facts(self, policy: Policy, row: records.Run) -> m.RunFacts:
+    def _facts(self, policy: Policy, row: records.Run, terms: Terms) -> m.RunFacts:
         experiment, task = self.experiment, self._task
         run = experiment.run
         return m.RunFacts(
             run=row.run_id, regime=row.regime, task=row.task, options=json.dumps(row.options), seed=row.seed,
             rounds=row.rounds, budget=row.budget, samples=row.samples, batch=row.batch,
             manifest_sha256=task.manifest.digest(), model_bytes=task.manifest.nbytes, patience_s=run.patience_s,
-            start_s=experiment.fleet.start_s, chunk_bytes=run.chunk_bytes,
-            credit_bytes=first_credit(run.chunk_bytes),
+            start_s=experiment.fleet.start_s, chunk_bytes=min(run.chunk_bytes, terms.chunk_bytes),
+            credit_bytes=terms.credit_bytes,  # what boards were told: a daemon's sessions are older than the run
             energy_needed=experiment.energy.required and bool(policy.w_energy),
             idle_baseline=experiment.energy.idle_baseline, data_sha256=data_sha256(task),
         )  # fmt: skip

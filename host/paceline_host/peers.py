@@ -64,7 +64,7 @@ class Peers:
     """Sessions by board name; `dropped` counts what was refused, by reason."""
 
     def __init__(self, terms: Terms) -> None:
-        self._terms = terms
+        self.terms = terms
         self._peers: dict[str, Peer] = {}
         self.dropped: Counter[str] = Counter()
 
@@ -172,7 +172,7 @@ class Peers:
         warning = ""
         if old is not None and old.hello.machine != hello.machine:
             warning = f"{board}: another machine says hello with the same key; cloned board? the newest session wins"
-        terms = self._terms
+        terms = self.terms
         session = Session(hello.session, is_host=True, patience_s=terms.patience_s, now_s=now_s)
         session.accept(hello, now_s)
         self._peers[board] = Peer(session, hello, route)

@@ -104,6 +104,11 @@ class Reducer:
             )
         return verified
 
+    def are_finite(self, memory: Buffer) -> bool:
+        """Tell whether an optimiser's memory, numbers of the model's own type, holds no NaN and no infinity."""
+        tensor = next(t for t in self._manifest.tensors if t.is_float)
+        return bool(np.isfinite(_floats(np.frombuffer(memory, _dtype(tensor.dtype)), tensor)).all())
+
     def add(self, slice_index: int, samples: int, update: Buffer) -> None:
         """Take a verified update of a slice; nobody may change the buffer until the round is finished."""
         if samples < 1 or memoryview(update).nbytes != self._manifest.nbytes:

@@ -132,6 +132,7 @@ class Server:
 
     def __init__(self, link: HostLink, peers: Peers, fleet: LocalFleet | None, talk: Talk) -> None:
         self._link, self._peers, self._fleet, self._talk = link, peers, fleet, talk
+        self.terms = peers.terms
         self._run: _Run | None = None
         self._next: queue.SimpleQueue[_Run] = queue.SimpleQueue()
         self._stop: m.Stop | None = None  # that the present run is to be told

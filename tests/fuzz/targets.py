@@ -21,13 +21,16 @@ import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
 from tests.host.run_folder import Story
+from tests.system.conftest import write_pictures
 
 from paceline import wire
 from paceline.controller import Controller
-from paceline.data import cifar, series
-from paceline.data.idx import read_idx, write_idx
+from paceline.data import cifar, reviews, series
+from paceline.data.idx import SHORT, UNSIGNED_BYTE, read_idx, write_idx
 from paceline.data.partitioning import Partition, partition
+from paceline.data.sources import REVIEW_FILES
 from paceline.errors import (
     CoreError,
     DataError,
@@ -42,6 +45,10 @@ from paceline.local_draw import LocalDraw
 from paceline.sampler import GlobalSampler
 from paceline.settings import load
 from paceline.split.rows import Rows
+from paceline.tasks import make
+from paceline.tasks.modules import Trainable
+from paceline.tasks.states import memory_of
+from paceline.tasks.whole import WholeTask
 from paceline.tensors import Manifest
 from paceline_agent import channel
 from paceline_agent.config import load_config
@@ -59,6 +66,7 @@ from paceline_host.host_config import OperatorConfig, load_host
 from paceline_host.journal import JOURNAL, SPOOL, Journal
 from paceline_host.ledger import Ledger
 from paceline_host.onboard import board_console
+from paceline_host.reducer import Reducer, Refused
 from paceline_host.scripts import Scripts
 from paceline_host.tickets import Ticket
 from paceline_host.uploads import Uploads
@@ -348,6 +356,69 @@ def _journals() -> Iterable[bytes]:
         return [path.read_bytes()]
 
 
+# What a rank's gradients come to -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _trainable(optimizer: str) -> tuple[Trainable, Reducer]:
+    folder = _place("pictures/x").parent
+    write_pictures(folder)
+    task = make("mnist", {"model": "mlp", "hidden": [4], "optimizer": optimizer}, 3, folder)
+    return Trainable(task), Reducer(task.manifest)
+
+
+def _gradient(data: bytes) -> None:
+    """Another rank's part of the sum is any number: what the host takes of the state that follows must be finite."""
+    trainable, reducer = _trainable("adam" if data[:1] < b"\x80" else "sgd")
+    begun = bytes(trainable.initial_state())
+    gradient = trainable.flat.gradient.numpy()
+    gradient[:] = np.resize(
+        np.frombuffer(data[1:].ljust(4, b"\0")[: (len(data) - 1) // 4 * 4 or 4], "<f4"), len(gradient)
+    )
+    trainable.optimiser.step(trainable.flat.gradient)
+    state = bytes(trainable.state())
+    size = trainable.model_bytes
+    verdict = reducer.verify(state[:size], begun[:size], 1, 1, [])
+    if isinstance(verdict, Refused) or not reducer.are_finite(memory_of(state, size)):
+        raise ValueError("not finite")
+    assert np.isfinite(np.frombuffer(state[:-8], "<f4")).all()
+
+
+def _state(data: bytes) -> None:
+    trainable, _ = _trainable("adam")
+    trainable.load_state(data)
+    assert trainable.state() == data
+
+
+def _reviews(data: bytes) -> None:
+    """Each part of a review folder is a text of its own; in the end what was prepared is read back."""
+    folder = _place("reviews/vocabulary.txt").parent
+    for number, part in enumerate(data.split(b"\0")[:12]):
+        place = folder / ("train", "test")[number % 2] / ("neg", "pos")[number // 2 % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number}_5.txt").write_bytes(part)
+    reviews.from_folder(folder, folder)
+    for name, dimensions in zip(REVIEW_FILES, (2, 1, 2, 1), strict=True):
+        read_idx(folder / name, dimensions, SHORT if dimensions == 2 else UNSIGNED_BYTE)
+
+
+def _review_files(path: Path) -> None:
+    """The words of reviews that somebody has prepared elsewhere."""
+    folder = path.parent
+    for name, dimensions in zip(REVIEW_FILES[1:], (1, 2, 1), strict=True):
+        write_idx(folder / name, (2, 400)[:dimensions], bytes(2 * 800 if dimensions == 2 else 2),
+                  SHORT if dimensions == 2 else UNSIGNED_BYTE)  # fmt: skip
+    task = make("imdb", {"vocabulary": 50, "words": 20}, 1, folder)
+    inputs, labels = typing.cast(WholeTask, task).batch(range(2), 0)
+    typing.cast(WholeTask, task).loss(typing.cast(WholeTask, task).whole()(inputs), labels)
+
+
+def _reviews_idx() -> Iterable[bytes]:
+    path = _place("seed.words")
+    write_idx(path, (2, 400), struct.pack(">800h", *(number % 60 for number in range(800))), SHORT)
+    return [path.read_bytes()]
+
+
 # States of the C core ------------------------------------------------------------------------------------------------
 
 
@@ -454,6 +525,16 @@ TARGETS: dict[str, Target] = {
         _file("cifar/data_batch_1.bin", _cifar), lambda: [bytes(range(256)) * 12 + b"\1"], (DataError,)
     ),
     "series": Target(_file("series/point.csv", _series), lambda: [_CSV], (DataError,), cost=200),
+    "rank-gradient": Target(
+        _gradient, lambda: [kind + struct.pack("<3f", 0.5, -2.0, 1e-3) for kind in (b"\1", b"\xf0")],
+        (ValueError,), cost=5,
+    ),
+    "rank-state": Target(_state, lambda: [bytes(_trainable("adam")[0].initial_state())], (CoreError,)),
+    "reviews": Target(
+        _reviews, lambda: [b"A fine film<br />it's good\0bad\0good\0worse", "na\u00efve\0b\0c\0d".encode()],
+        (DataError,), cost=20,
+    ),
+    "review-words": Target(_file("words/" + REVIEW_FILES[0], _review_files), _reviews_idx, (DataError,), cost=50),
     "partition": Target(_partition, _partitions, (DataError,)),
     "checkpoint": Target(
         _file("a.safetensors", lambda path: checkpoint.load(path, MANIFEST)), _checkpoints, (StorageError,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -78,6 +79,12 @@ _DIVIDE = len(_HEADER).to_bytes(2, "little") + _HEADER
 _TERMS = b'{"policy": "time", "ranks": 1, "budget": 9, "minimum": 1, "reports": [[%s, null, 5]]}'
 _HEADS = b"time,t2m,u10\n"
 FOUND = [
+    (
+        "channel-from-trainer",
+        msgpack.packb({"kind": "loaded", "manifest_digest": [b"x"]}),
+        "a list of what no TOML can hold, told as what came",
+    ),
+    ("rank-gradient", b"\1" + struct.pack("<f", 1e25), "a gradient after which adam stands still"),
     ("rank-words", b"[" * 3000, "deep JSON of a rank ended the host"),
     ("rank-words", b'{"address": "a", "port": Infinity}', "and so did its infinite port"),
     (

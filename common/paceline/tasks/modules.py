@@ -6,7 +6,6 @@ Its state is what such training goes on from: model, optimiser memory and number
 
 from __future__ import annotations
 
-import struct
 from typing import Any, cast
 
 import torch
@@ -14,9 +13,8 @@ import torch
 from paceline.errors import CoreError, SettingsError
 from paceline.tasks import Buffer, Indices, Task
 from paceline.tasks.flat import Flat, Optimiser, as_tensor
+from paceline.tasks.states import STEPS, memory_of
 from paceline.tasks.whole import WholeTask
-
-_STEPS = struct.Struct("<Q")
 
 
 class Trainable:
@@ -38,7 +36,7 @@ class Trainable:
         self.has_batch_norm = len(self.flat.buffers) > 0
         self.model_bytes = self.flat.manifest.nbytes
         self._memory = self.optimiser.memory.view(torch.uint8).flatten()
-        self.state_bytes = self.model_bytes + len(self._memory) + _STEPS.size
+        self.state_bytes = self.model_bytes + len(self._memory) + STEPS.size
 
     def loss(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return the task's loss, its mean over these samples."""
@@ -54,8 +52,8 @@ class Trainable:
         out = bytearray(self.state_bytes)
         view = memoryview(out)
         self.flat.dump(view[: self.model_bytes])
-        view[self.model_bytes : -_STEPS.size] = memoryview(self._memory.cpu().numpy())  # type: ignore[arg-type]
-        _STEPS.pack_into(out, self.state_bytes - _STEPS.size, self.optimiser.steps)
+        view[self.model_bytes : -STEPS.size] = memoryview(self._memory.cpu().numpy())  # type: ignore[arg-type]
+        STEPS.pack_into(out, self.state_bytes - STEPS.size, self.optimiser.steps)
         return out
 
     def load_state(self, state: Buffer) -> None:
@@ -65,8 +63,8 @@ class Trainable:
             raise CoreError(f"a state of {len(view)} bytes came; expected {self.state_bytes}")
         self.flat.load(view[: self.model_bytes])
         if len(self._memory):
-            self._memory.copy_(as_tensor(view[self.model_bytes : -_STEPS.size]))
-        (self.optimiser.steps,) = _STEPS.unpack_from(view, self.state_bytes - _STEPS.size)
+            self._memory.copy_(as_tensor(memory_of(view, self.model_bytes)))
+        (self.optimiser.steps,) = STEPS.unpack_from(view, self.state_bytes - STEPS.size)
 
     def initial_state(self) -> bytearray:
         """Return the state before training."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.tasks import Task
+from paceline.tasks.states import memory_of
 from paceline_host import checkpoint, records
 from paceline_host import steps as s
 from paceline_host.ddp.steps import CloseSteps, KeepState, RankPart, StateKept, StateRefused
@@ -76,6 +77,9 @@ class RankStore(Store):
         verdict = self._reducer.verify(weights, self._weights, action.steps, action.steps, history)
         if isinstance(verdict, Refused):
             return StateRefused(action.board, action.lease, verdict.reason)
+        if not self._reducer.are_finite(memory_of(upload, len(self._weights))):  # under adam it stands still, unseen
+            reason = "the optimiser's memory holds values that are not finite (NaN or infinity)"
+            return StateRefused(action.board, action.lease, reason)
         history[:] = [*history[1 - NORM_HISTORY :], verdict]
         return StateKept(action.board, action.lease, digest)
 
