@@ -192,7 +192,7 @@ def _add_flash(program: Program) -> None:
             ("paceline boards flash --port /dev/ttyACM0 --image meter.bin", "an ESP32-C3 or C6"),
             ("paceline boards flash --port /media/pi/RP2350 --image meter.uf2", "an RP2350 with BOOTSEL held"),
             (
-                "paceline boards flash --port swd --chip STM32F103C8 --image meter.elf --dry-run",
+                "paceline boards flash --port swd --chip STM32F103C8 --image m.elf --dry-run",
                 "say what would be done",
             ),
         ],
