@@ -131,7 +131,8 @@ def read_boards(folder: Path, faults: list[str] | None = None) -> dict[str, str]
 
 def _read(path: Path) -> str:
     try:
-        text = foreign.read_bytes(path, MOST_BYTES).decode("ascii").strip()
+        with foreign.opened(path) as file:
+            text = file.read(MOST_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a key (40 characters of Z85)"
         raise KeyFileError(f"key file {path}: {reason}") from None

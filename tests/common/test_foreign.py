@@ -32,7 +32,8 @@ def _review(path: Path) -> object:
     place = path.parent / "train" / "neg"
     place.mkdir(parents=True)
     (place / "1_8.txt").symlink_to(path)
-    return reviews.from_folder(path.parent, path.parent)
+    reviews.from_folder(path.parent, path.parent)
+    return place
 
 
 def _inventory(path: Path) -> object:
@@ -66,14 +67,14 @@ READERS: dict[str, Reader] = {
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, reader: Reader) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(PacelineError, match="it is no regular file|has no train.bin"):
+    with pytest.raises(PacelineError, match=r"it is no regular file|has no train\.bin"):
         reader(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_a_device_is_refused_behind_a_link_too(tmp_path: Path, reader: Reader) -> None:
     (tmp_path / "device").symlink_to("/dev/null")  # of the kind of /dev/zero, which would be read without end
-    with pytest.raises(PacelineError, match="it is no regular file|has no train.bin"):
+    with pytest.raises(PacelineError, match=r"it is no regular file|has no train\.bin"):
         reader(tmp_path / "device")
 
 
@@ -88,7 +89,7 @@ def test_a_file_of_a_tebibyte_is_refused_and_not_read(tmp_path: Path, reader: Re
 def test_a_secret_key_may_be_no_pipe_either(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.key", 0o600)
     (tmp_path / "x.pub").write_text("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\n")
-    with pytest.raises(PacelineError, match="x.key: it is no regular file"):
+    with pytest.raises(PacelineError, match=r"x\.key: it is no regular file"):
         read_pair(tmp_path / "x.key")
 
 

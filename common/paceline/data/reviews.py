@@ -68,8 +68,8 @@ def _texts(folder: Path) -> list[str]:
     paths = sorted(path for path in folder.glob("*.txt") if _NAME.fullmatch(path.name))
     if not 0 < len(paths) <= MAX_TEXTS:
         raise DataError(
-            f"{folder}: {len(paths)} files NUMBER_RATING.txt; expected 1 to {MAX_TEXTS:,}: give the folder that holds train/neg, "
-            "train/pos, test/neg and test/pos"
+            f"{folder}: {len(paths)} files NUMBER_RATING.txt; expected 1 to {MAX_TEXTS:,}: give the folder that "
+            "holds train/neg, train/pos, test/neg and test/pos"
         )
     texts = []
     for path in paths:
