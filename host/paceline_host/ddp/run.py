@@ -29,7 +29,7 @@ def consent(run: RunSettings, fleet: FleetSettings, ranks: int) -> None:
         address = ipaddress.ip_address(host)
     except ValueError:
         return
-    stays = fleet.kind == "local" or ranks < 2 or address.is_loopback or address.is_unspecified
+    stays = ranks < 2 or address.is_loopback or address.is_unspecified
     if not (run.allow_plain_collectives or stays):
         raise SettingsError([f"fleet.listen = {fleet.listen}: {NEEDS_CONSENT.format(host)}"])
 
