@@ -162,6 +162,7 @@ class FakeRank(FakeBoard):
     group: FakeGroup | None = None
     memory = b""
     dtype = "float32"
+    address = ""  # "": one of its own
     stuck = False  # its trainer is stopped: it does nothing more, and lives
     fault = ""  # what it says instead of joining
     content = ""  # digest of its data
@@ -231,7 +232,7 @@ class FakeRank(FakeBoard):
                 self.memory, self.holds = bytes(self.model[: world.facts.model_bytes]), True
             self.loaded = True
             here = {"steps": self.steps, "state": self.holds, "torch": "2.4", "dtype": self.dtype,
-                    "address": f"10.0.0.{self.index}", "apart_s": self.apart_s}  # fmt: skip
+                    "address": self.address or f"10.0.0.{self.index}", "apart_s": self.apart_s}  # fmt: skip
             self._put(given, "here", json.dumps(here).encode())
         elif given.what == "schedule":
             self.plan, self.given = json.loads(data), given

@@ -14,9 +14,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline import foreign
 from paceline.errors import KeyFileError
 
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+MOST_BYTES = 256  # of a key file
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ def read_boards(folder: Path, faults: list[str] | None = None) -> dict[str, str]
 
 def _read(path: Path) -> str:
     try:
-        text = path.read_bytes()[:256].decode("ascii").strip()
+        with foreign.opened(path) as file:
+            text = file.read(MOST_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a key (40 characters of Z85)"
         raise KeyFileError(f"key file {path}: {reason}") from None

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline import toml
+from paceline import foreign, toml
 from paceline.errors import SettingsError
 from paceline.toml import Keys
+
+SHOWN = 120  # characters of a line that is told
 
 
 class Sheet:
@@ -88,7 +90,7 @@ class Sheet:
 
 def _text_of(path: Path, name: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return foreign.read_text(path)
     except UnicodeDecodeError as error:
         raise SettingsError([f"{name}: byte {error.start} is not UTF-8, as TOML must be; save it in UTF-8"]) from None
     except OSError as error:
@@ -102,5 +104,12 @@ def _syntax_fault(name: str, text: str, message: str) -> str:
     )
     what = re.sub(r" \(at .*\)$", "", message)
     lines = text.split("\n")
-    shown = lines[line - 1].strip() if line <= len(lines) else ""
+    shown = _cut(lines[line - 1].strip(), column) if line <= len(lines) else ""
     return f"{name}, line {line}, column {column}: not valid TOML: {what}; the line is: {shown or '(empty)'}"
+
+
+def _cut(line: str, column: int) -> str:
+    """Return what of a line a terminal can show: it up to the fault's place, or around that, nothing unprintable."""
+    begin = max(0, min(column - SHOWN // 2, len(line) - SHOWN))
+    text = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line[begin : begin + SHOWN])
+    return ("..." if begin else "") + text + ("..." if begin + SHOWN < len(line) else "")

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline import foreign
 from paceline.errors import DataError
 
 SCHEMA = "paceline-bench-1"
@@ -25,7 +26,7 @@ Figure = Mapping[str, Any]
 def read_saved(path: Path) -> dict[str, Any]:
     """Return what `paceline bench --json` had printed. Raises DataError."""
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = json.loads(foreign.read_text(path))
     except OSError as error:
         raise DataError(f"--compare {path}: cannot be read: {error.strerror}") from None
     except ValueError:

@@ -51,12 +51,11 @@ from paceline_host.psl import run as psl_run
 from paceline_host.psl.machine import SplitMachine
 from paceline_host.psl.store import SplitStore
 from paceline_host.recovery import Recovered, Reported, begun, recover, replay
-from paceline_host.run_files import write_whole
+from paceline_host.run_files import EXPERIMENT, write_whole
 from paceline_host.server import Outcome, Server, TimedPlanner
 from paceline_host.store import Store
 from paceline_host.uploads import Uploads
 
-EXPERIMENT = "experiment.toml"
 PLANNED_BY = ("minimum", "steps", "min_batch")  # of [run], beside what the journal says
 
 

@@ -18,6 +18,8 @@ from paceline.silos import Dealing
 from paceline.split.clients import Partition
 from paceline.tasks import TASKS
 from paceline.tasks.options import OPTIONS
+from paceline_host.ddp.run import too_little
+from paceline_host.hfl import declared
 from paceline_host.host_config import endpoint_fault
 from paceline_host.mixing.law import MixingSettings
 from paceline_host.profile import is_path, load_profile
@@ -245,9 +247,27 @@ def _faults(sheet: Sheet) -> Iterator[str]:
     listen = sheet.at(("fleet", "listen"))
     if isinstance(listen, str) and (fault := endpoint_fault(listen)):
         yield f"{sheet.place(('fleet', 'listen'))}: fleet.listen = {fault}"
-    profile = sheet.at(("fleet", "profile"))
-    if isinstance(fleet, dict) and fleet.get("kind", "local") == "local" and isinstance(profile, str):
+    boards: list[str] | None = None  # of real ones the keys tell, which may be elsewhere
+    if (fleet is None or isinstance(fleet, dict)) and (sheet.at(("fleet", "kind")) or "local") == "local":
+        profile = sheet.at(("fleet", "profile"))
+        profile = FleetSettings.profile if profile is None else profile
         try:
-            load_profile(profile)
+            boards = [board.name for board in load_profile(profile).boards] if isinstance(profile, str) else None
         except SettingsError as error:
             yield from (f"{sheet.place(('fleet', 'profile'))}: fleet.profile: {fault}" for fault in error.errors)
+    yield from _rank_faults(sheet, boards)
+
+
+def _rank_faults(sheet: Sheet, boards: list[str] | None) -> Iterator[str]:
+    """Yield what is wrong with the budgets and silos of synchronised ranks, as far as the file could be read."""
+    run = read(sheet, RunSettings, ("run",))[0] if isinstance(sheet.at(("run",)), dict) else None
+    regime = sheet.at(("run", "regime"))
+    if regime == "ddp" and run and run.budget and boards and (fault := too_little(run, run.budget, len(boards))):
+        yield f"{sheet.place(('run', 'budget'))}: {fault}"
+    rows = sheet.at(("silo",))
+    if regime != "hfl" or not isinstance(rows, list):
+        return
+    read_rows = ((i, read(sheet, SiloSettings, ("silo", i))[0]) for i, row in enumerate(rows) if isinstance(row, dict))
+    silos = {i: one for i, one in read_rows if one is not None}
+    for keys, text in declared.faults(silos, run, boards, final=len(silos) == len(rows)):
+        yield f"{sheet.place(keys)}: {text}"

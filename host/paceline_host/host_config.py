@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from paceline import toml
+from paceline import foreign, toml
 from paceline.errors import KeyFileError, SettingsError, StorageError
 from paceline.keys import KeyPair, is_public, read_boards, read_pair, read_public, write_pair
 from paceline.settings import Bounds, load, read
@@ -72,7 +72,7 @@ def load_host(path: Path) -> HostConfig:
 def is_host_file(path: Path) -> bool:
     """Tell a host.toml from an experiment file: it has no tables."""
     try:
-        content = toml.parse(path.read_text(encoding="utf-8"))
+        content = toml.parse(foreign.read_text(path))
     except (OSError, ValueError):
         return False
     return bool(content) and not any(isinstance(value, dict) for value in content.values())

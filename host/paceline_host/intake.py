@@ -18,12 +18,12 @@ from paceline import settings, toml
 from paceline.errors import PacelineError, SettingsError, StorageError
 from paceline_host import operator_wire as w
 from paceline_host import tickets
-from paceline_host.comparison import EXPERIMENT, Comparison, Watcher, new_folder
+from paceline_host.comparison import Comparison, Watcher, new_folder
 from paceline_host.desk import Caller
 from paceline_host.experiment import DataSettings, Experiment, load_experiment, load_with_sheet
 from paceline_host.host_config import HostConfig
 from paceline_host.report_files import report_of
-from paceline_host.run_files import write_whole
+from paceline_host.run_files import EXPERIMENT, write_whole
 from paceline_host.runs import list_runs
 from paceline_host.tickets import Ticket
 

@@ -7,6 +7,7 @@ held their declared pace and, for joules, know all boards.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,11 +20,13 @@ from paceline_host.hfl.figures import SiloFigures
 from paceline_host.journal import JOURNAL
 from paceline_host.mixing.figures import MixFigures
 from paceline_host.records import PARTS
+from paceline_host.run_files import EXPERIMENT
 from paceline_host.runs import run_folders
 from paceline_host.target import Target
 
 SCHEMA = "paceline-report-1"
 TARGET = "to the target"
+_A_SETTING = re.compile(r"\bset [\w.]+ = ")  # in the reason of a run that stops again unless that is done
 REFERENCE = "equal"  # the policy that others are compared with
 UNKNOWN = "unknown"
 WIDTH = 100
@@ -345,7 +348,8 @@ def notes(report: Report) -> list[str]:
         if change is not None and change.why_not:
             found.append(f"{name}: no percentages: {change.why_not}")
         if run.state != "finished":
-            then = "" if run.state == "running" else f"; to go on: paceline resume {run.folder}"
+            first = f"set that in {Path(run.folder).parent / EXPERIMENT}, then " if _A_SETTING.search(run.state) else ""
+            then = "" if run.state == "running" else f"; to go on: {first}paceline resume {run.folder}"
             found.append(f"{name}: {run.state} after {len(run.rounds)} of {run.run.rounds} rounds{then}")
         if run.resumed:
             numbers = ", ".join(map(str, run.resumed))

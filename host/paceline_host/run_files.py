@@ -8,6 +8,8 @@ from pathlib import Path
 
 from paceline.errors import StorageError
 
+EXPERIMENT = "experiment.toml"  # in the folder of an experiment's runs: what they go on with
+
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a small file, whole or not at all. Raises StorageError."""

@@ -58,10 +58,13 @@ def test_a_collective_that_waited_in_vain_is_told_apart_from_one_that_failed() -
     source = "[/build/gloo/transport/tcp/unbound_buffer.cc:129] "
     late = broken_by(RuntimeError(f"{source}Timed out waiting 3000ms for send operation to complete"), 3.0)
     assert (late.kind, str(late)) == ("late", "waited 3 s for another rank's part of the step")
-    failed = broken_by(RuntimeError(f"{source}Connection closed by peer [127.0.0.1]:4711"), 3.0)
+    advice = "This is typically caused by a remote worker crashing. GLHF! \N{ROCKET}\nmore"
+    failed = broken_by(RuntimeError(f"{source}Connection closed by peer [127.0.0.1]:4711. {advice}"), 3.0)
     assert (failed.kind, str(failed)) == (
         "collective", "a collective failed: Connection closed by peer [127.0.0.1]:4711",
     )  # fmt: skip
+    version = broken_by(RuntimeError("x 1.2.3 failed\x1b[31m. errno: 7."), 3.0)
+    assert str(version) == "a collective failed: x 1.2.3 failed [31m. errno: 7"
 
 
 def test_each_store_takes_a_port_that_is_free_at_its_address_alone() -> None:

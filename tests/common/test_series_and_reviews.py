@@ -90,7 +90,7 @@ def test_a_byte_order_mark_as_spreadsheets_write_it_is_no_part_of_the_header(tmp
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="pipe is no regular file"):
+    with pytest.raises(DataError, match="pipe: cannot be read: it is no regular file; expected a CSV file"):
         series.from_file(tmp_path / "pipe", tmp_path)
 
 
@@ -121,6 +121,29 @@ def acl(folder: Path) -> Path:
         for number, text in enumerate(several):
             (folder / part / f"{number}_7.txt").write_text(text)
     return folder
+
+
+def test_only_files_named_as_reviews_are_reviews(tmp_path: Path) -> None:
+    folder = acl(tmp_path / "aclImdb")
+    (folder / "train" / "pos" / "readme.txt").write_text("unrelated")
+    reviews.from_folder(folder, tmp_path)
+    assert "unrelated" not in (tmp_path / "vocabulary.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x89PNG\xff", "0_7.txt: byte 0 is not UTF-8; expected a review, in UTF-8"),
+        (b"a " * (1 << 17), "0_7.txt: cannot be read: it has more than 131,072 bytes; expected a review"),
+        (b"", "there is no word in 1 reviews"),
+    ],
+)
+def test_what_is_no_review_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    folder = acl(tmp_path / "aclImdb")
+    (folder / "test" / "neg" / "0_7.txt").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        reviews.from_folder(folder, tmp_path)
+    assert said in str(caught.value)
 
 
 def test_a_folder_of_reviews_becomes_ranks_of_words(tmp_path: Path) -> None:

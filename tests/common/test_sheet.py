@@ -99,3 +99,19 @@ def test_a_long_array_is_read_line_by_line_once() -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.toml: cannot read it: No such file"):
         Sheet.read(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\0" * 2_000_000, "\N{REPLACEMENT CHARACTER}" * 120 + "..."),
+        ("a = '" + "x" * 500 + "\x1b[31m", "..." + "x" * 110),
+        ("[t] " + "y" * 500, "[t] " + "y" * 116 + "..."),
+    ],
+)
+def test_of_a_long_line_that_is_no_toml_the_part_at_fault_is_told(text: str, shown: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Sheet.read(text)
+    assert shown in caught.value.errors[0]
+    assert len(caught.value.errors[0]) < 260
+    assert caught.value.errors[0].isprintable()

@@ -177,6 +177,7 @@ def test_a_loop_over_epochs_goes_on_where_a_state_was() -> None:
         ({"step": 5}, "the state has step 5, a round has 4"),
         ({"step": 1.5}, "the state's step is 1.5"),
         ({"round": -1}, "the state's round is -1"),
+        ({"shares": None}, "shares is None"),
         (None, "is no state"),
         ({}, "is no state"),
     ],
@@ -235,6 +236,13 @@ def test_shares_that_do_not_fit_are_refused_with_what_is_possible() -> None:
         ({"budget": -5}, "budget is -5; expected a whole number, at least 1"),
         ({"minimum": 11}, "minimum is 11 for each of 3 ranks .* expected at most 10"),
         ({"seed": -1}, "seed is -1"),
+        ({"seed": 2**70}, "seed is 1180591620717411303424; expected a whole number, at most 18446744073709551615"),
+        (
+            {"samples": 10**5000},
+            "samples is a number of thousands of digits; expected a whole number, at most 42949672",
+        ),
+        ({"samples": 1}, "of a budget of 1; expected 0, with which a rank may pause"),
+        ({"shares": 51}, "shares is 51; expected the samples of each of 3 ranks"),
     ],
 )
 def test_what_is_no_count_is_refused_by_its_name(changes: dict[str, Any], said: str) -> None:
@@ -246,6 +254,29 @@ def test_what_is_no_count_is_refused_by_its_name(changes: dict[str, Any], said: 
 def test_an_epoch_that_is_none_is_refused(epoch: Any) -> None:
     with pytest.raises(CoreError, match=r"the epoch is .*; expected a whole number, at least 0"):
         sampler().set_epoch(epoch)
+
+
+@pytest.mark.parametrize("epoch", [2**63, 10**30, 2**32])
+def test_an_epoch_without_a_permutation_is_refused_before_the_loop(epoch: int) -> None:
+    with pytest.raises(CoreError, match=r"the epoch is .*; expected a whole number, at most 4294967295"):
+        sampler().set_epoch(epoch)
+    with pytest.raises(CoreError, match=r"the state's round is .*; expected a whole number, at most 4294967295"):
+        sampler().load_state_dict({**sampler().state_dict(), "round": epoch})
+
+
+@pytest.mark.parametrize("budget", [7, 30, 77])
+def test_the_last_round_that_is_taken_has_all_its_samples(budget: int) -> None:
+    last = 2**32 * 30 // budget - 1
+    one = sampler(budget=budget, minimum=0)
+    one.set_epoch(last)
+    assert sum(len(batch) for batch in one) == one.shares[1]
+    with pytest.raises(CoreError, match=f"at most {last}"):
+        one.set_epoch(last + 1)
+
+
+def test_what_are_no_shares_is_refused() -> None:
+    with pytest.raises(CoreError, match="shares is None; expected the samples of each of 3 ranks"):
+        sampler().set_shares(None)  # type: ignore[arg-type]
 
 
 def test_a_step_that_is_none_has_no_counts() -> None:

@@ -96,7 +96,8 @@ def test_a_column_gives_natural_clients(digits: Path, tmp_path: Path, capsys: py
         (("--load", "nowhere", "--clients", "3"), 3, "--clients is for dealing"),
         (("--load", "nowhere", "--seed", "0"), 3, "--seed is for dealing"),
         (("--load", "nowhere", "--picture", "who.txt"), 3, "a picture ends in .svg or .png"),
-        (("--load", "/dev/null"), 3, "--load /dev/null: the partition is damaged"),
+        (("--load", "/dev/null"), 3, "--load /dev/null: cannot be read: it is no regular file"),
+        (("--load", "/proc/version"), 3, "--load /proc/version: the partition is damaged"),
         (("--method", "natural", "--column", "nowhere.txt"), 3, "--column nowhere.txt: cannot be read as text"),
     ],
 )

@@ -271,6 +271,14 @@ def test_ranks_off_loopback_without_consent_end_the_run_before_any_group() -> No
     assert not world.groups
 
 
+def test_an_address_that_several_ranks_have_is_told_once() -> None:
+    world = RankWorld()
+    world.machine.ranks = world.ranks = replace(world.ranks, options={"plain": False})  # type: ignore[attr-defined]
+    for board in world.boards:
+        board.address = "10.0.0.7"  # type: ignore[attr-defined]
+    assert started(world).run().reason.startswith("collectives would travel in plain text over 10.0.0.7; set")
+
+
 def test_a_rank_alone_needs_no_consent() -> None:
     world = RankWorld(boards=1)
     world.machine.ranks = world.ranks = replace(world.ranks, options={"plain": False})  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from paceline_host.ledger import Ledger
 from paceline_host.plot import draw
 from paceline_host.profile import BoardProfile
 from paceline_host.records import Board, Energy, Run
-from paceline_host.report import load_report, render
+from paceline_host.report import load_report, notes, render
 from paceline_host.target import Target
 
 from .run_folder import Story, run_row
@@ -349,3 +349,17 @@ def test_a_picture_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -
     Story().tell(tmp_path / "r")
     with pytest.raises(StorageError, match="the picture cannot be written"):
         draw(load_report(tmp_path / "r"), tmp_path / "missing" / "p.png")
+
+
+@pytest.mark.parametrize(
+    ("reason", "first"),
+    [("interrupted", ""), ("it is so; set run.some_key = true", "set that in {}/experiment.toml, then ")],
+)
+def test_whoever_is_told_to_go_on_is_told_what_must_be_set_before(tmp_path: Path, reason: str, first: str) -> None:
+    folder = compared(tmp_path)
+    report = load_report(folder)
+    stopped = replace(report.runs[0], state=f"stopped: {reason}")
+    said = notes(replace(report, runs=(stopped,)))
+    assert [line for line in said if "to go on" in line] == [
+        f"equal: stopped: {reason} after 3 of 3 rounds; to go on: {first.format(folder)}paceline resume {folder}/equal"
+    ]

@@ -290,3 +290,11 @@ def test_a_file_that_is_no_study_is_named_and_does_not_keep_the_others_from_the_
 def test_a_study_that_is_not_there_is_named_as_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert program().run(["experiments", "run", "/nowhere/study.toml"]) == 3
     assert "/nowhere/study.toml: cannot read it: No such file" in capsys.readouterr().err
+
+
+def test_a_list_of_no_files_says_where_it_looked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert program().run(["experiments", "list"]) == 0
+    assert "no file *.toml in experiments/studies nor in experiments/tables: name the" in capsys.readouterr().err

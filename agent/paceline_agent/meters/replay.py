@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeGuard
 
+from paceline import foreign
 from paceline.talk import printable
 from paceline.wire import ENERGY_FLAGS
 from paceline_agent.cadence import Rhythm
@@ -146,7 +147,7 @@ def _own(period_us: int) -> Rhythm:
 def read_trace(path: Path) -> Trace:
     """Read a recording. Raises MeterError with the line that is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = foreign.read_text(path, foreign.MOST_RECORD_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise MeterError(f"{path} cannot be read: {why}", "name a file of `paceline-agent meter record`") from None

@@ -33,11 +33,13 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.errors import DataError
+from paceline.talk import printable
 from paceline.torch.gradients import weight
 
 SIOCGIFADDR = 0x8915
 LOOPBACK = "127.0.0.1"
 SOURCE = re.compile(r"^\[\S+:\d+\] ")  # the place in gloo's source, before its sentence
+SENTENCE = re.compile(r"\.\s+(?=[A-Z])")  # behind the first one gloo gives advice, which is not for who reads ours
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and targets
 
@@ -302,5 +304,5 @@ def interface_of(address: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    line = SOURCE.sub("", str(error).strip().partition("\n")[0])
-    return line[:200] or type(error).__name__
+    line = SENTENCE.split(SOURCE.sub("", str(error).strip().partition("\n")[0]))[0]
+    return printable(line).rstrip(".")[:200] or type(error).__name__

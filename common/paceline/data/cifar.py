@@ -15,6 +15,7 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline import foreign
 from paceline.data.idx import UNSIGNED_BYTE, Idx, write_idx
 from paceline.data.sources import COLOUR_FILES
 from paceline.errors import DataError
@@ -34,6 +35,7 @@ INSIDE = {
     "cifar10": ("cifar-10-batches-bin", "cifar-10-batches-py"),
     "cifar100": ("cifar-100-binary", "cifar-100-python"),
 }
+MAX_BYTES = 1 << 30  # of one file in the binary version; the largest has 154 MB
 MAX_PNG_BYTES = 1 << 26  # the largest of the package has 23 MB
 
 
@@ -69,7 +71,10 @@ def _read(folder: Path, files: tuple[str, ...], labels: int) -> tuple[Idx, Idx]:
     record = labels + PIXELS
     parts = []
     for file in files:
-        content = np.fromfile(folder / file, np.uint8)
+        try:
+            content = np.frombuffer(foreign.read_bytes(folder / file, MAX_BYTES), np.uint8)
+        except OSError as error:
+            raise DataError(f"{folder / file} cannot be read: {error.strerror}") from None
         if not len(content) or len(content) % record:
             raise DataError(
                 f"{folder / file} has {len(content)} bytes; expected a multiple of {record} above 0 "

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline import foreign
 from paceline.data.cifar import is_cifar, read_cifar
 from paceline.data.idx import DTYPES, UNSIGNED_BYTE, Idx, idx_head, item_bytes, read_idx
 from paceline.data.sources import IMPORTED, KINDS, SOURCES, Kind, Source
@@ -170,7 +171,7 @@ def _file(folder: Path, name: str, wanted: str) -> Path:
 def _check_claim(folder: Path, name: str, source: Source | None, hashes: tuple[str, ...]) -> None:
     """A folder that `fetch` made must hold what it was fetched as."""
     try:
-        claimed = json.loads((folder / PROVENANCE).read_text())["source"]
+        claimed = json.loads(foreign.read_text(folder / PROVENANCE))["source"]
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from paceline import foreign
 from paceline.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -97,7 +98,7 @@ def _unpacked(file: IO[bytes]) -> bytearray:
 
 def _content(path: Path) -> memoryview:
     try:
-        with path.open("rb") as file:
+        with foreign.opened(path) as file:
             if file.read(2) == GZIP_MAGIC:
                 file.seek(0)
                 return memoryview(_unpacked(file)).toreadonly()

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from paceline import foreign
 from paceline.data.idx import SHORT, write_idx
 from paceline.data.sources import REVIEW_FILES
 from paceline.errors import DataError
@@ -30,6 +31,7 @@ PART = 12_500  # the package is sorted: test and training of the bad, then of th
 MAX_BYTES = 1 << 27  # of the package's texts, which have 66 MB
 MAX_TEXT_BYTES = 1 << 17  # of one review; the longest has 14 kB
 MAX_TEXTS = 1 << 20
+_NAME = re.compile(r"\d+_\d+\.txt")
 _WORD = re.compile(rb"[a-z0-9]+(?:'[a-z0-9]+)?")
 
 Texts = Sequence[str]
@@ -63,22 +65,22 @@ def from_folder(folder: Path, out: Path) -> None:
 
 
 def _texts(folder: Path) -> list[str]:
-    paths = sorted(folder.glob("*.txt"))
+    paths = sorted(path for path in folder.glob("*.txt") if _NAME.fullmatch(path.name))
     if not 0 < len(paths) <= MAX_TEXTS:
         raise DataError(
-            f"{folder}: {len(paths)} files *.txt; expected 1 to {MAX_TEXTS:,}: give the folder that holds train/neg, "
-            "train/pos, test/neg and test/pos"
+            f"{folder}: {len(paths)} files NUMBER_RATING.txt; expected 1 to {MAX_TEXTS:,}: give the folder that "
+            "holds train/neg, train/pos, test/neg and test/pos"
         )
     texts = []
     for path in paths:
         try:
-            if path.stat().st_size > MAX_TEXT_BYTES:
-                raise DataError(
-                    f"{path} has {path.stat().st_size} bytes; expected a review of {MAX_TEXT_BYTES} at most"
-                )
-            texts.append(path.read_text(encoding="utf-8", errors="replace"))
+            texts.append(foreign.read_text(path, MAX_TEXT_BYTES))
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+            raise DataError(f"{path}: cannot be read: {error.strerror}; expected a review") from None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: byte {error.start} is not UTF-8; expected a review, in UTF-8") from None
+    if not any(map(words_of, texts)):
+        raise DataError(f"{folder}: there is no word in {len(texts)} reviews; copy or unpack them again")
     return texts
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from paceline import foreign
 from paceline.data.idx import FLOAT, write_idx
 from paceline.data.sources import SERIES_FILES
 from paceline.errors import DataError
@@ -65,13 +66,9 @@ def from_wheel(archive: Path, out: Path) -> None:
 def from_file(path: Path, out: Path) -> None:
     """Prepare a CSV file of one point. Raises DataError."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise DataError(f"{path} has {path.stat().st_size} bytes; expected {MAX_BYTES} at most: one point, by hour")
-        if not path.is_file():
-            raise DataError(f"{path} is no regular file; expected a CSV file")
-        content = path.read_bytes()
+        content = foreign.read_bytes(path, MAX_BYTES)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{path}: cannot be read: {error.strerror}; expected a CSV file of one point") from None
     if (form := FOREIGN.get(content[:4])) is not None:
         convert = f"xarray.open_dataset('{path.name}').squeeze().to_dataframe().to_csv('era5.csv')"
         raise DataError(

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler, default_collate
 
-from paceline.core import permutation
+from paceline.core import U32_MAX, U64_MAX, permutation
 from paceline.errors import CoreError
 from paceline.uneven import Deal, equal_shares, steps_of
 
@@ -40,19 +40,25 @@ class UnevenBatchSampler(Sampler[list[int]]):
             raise CoreError(
                 f"UnevenBatchSampler: rank {self.rank} of {self.world}; expected one below the world's size"
             )
-        self.samples, self.batch = _whole("samples", samples, 1), _whole("batch", batch, 1)
-        self.minimum, self.seed = _whole("minimum", minimum), _whole("seed", seed)
+        self.samples, self.batch = _whole("samples", samples, 1), _whole("batch", batch, 1, U64_MAX)
+        self.minimum, self.seed = _whole("minimum", minimum), _whole("seed", seed, most=U64_MAX)
         self.budget = self.samples if budget is None else _whole("budget", budget, 1)
         if self.world * self.minimum > self.budget:
+            most = self.budget // self.world
             raise CoreError(
                 f"UnevenBatchSampler: minimum is {minimum} for each of {self.world} ranks in each step, of a budget of "
-                f"{self.budget}; expected at most {self.budget // self.world}"
+                f"{self.budget}; expected " + (f"at most {most}" if most else "0, with which a rank may pause")
             )
         self.steps = steps_of(self.budget, self.batch)
         self._round = self._first = self._given = 0
         self._order: tuple[int, Any] = (-1, None)
         self._begun = False  # an iteration, whose loop may still be at it after its last batch was handed out
         self.set_shares(equal_shares(self.budget, self.world, self.steps, minimum) if shares is None else shares)
+
+    @property
+    def _last_round(self) -> int:
+        """The last round whose places are all in epochs that the core can number."""
+        return max(0, (U32_MAX + 1) * self.samples // self.budget - 1)
 
     @property
     def least_share(self) -> int:
@@ -69,7 +75,12 @@ class UnevenBatchSampler(Sampler[list[int]]):
 
         An iteration under way goes on as it began, and `counts` stay its own until `set_epoch` or the next one.
         """
-        shares = [_whole("a share", share) for share in shares]
+        try:
+            shares = [_whole("a share", share) for share in shares]
+        except TypeError:  # as `in` and `list` know it: of all that cannot be gone through
+            raise CoreError(
+                f"UnevenBatchSampler: shares is {shares!r:.60}; expected the samples of each of {self.world} ranks"
+            ) from None
         if len(shares) != self.world or sum(shares) != self.budget:
             raise CoreError(
                 f"UnevenBatchSampler: {len(shares)} shares with a sum of {sum(shares)}; expected {self.world} with a "
@@ -81,7 +92,7 @@ class UnevenBatchSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the round, from 0; with the default budget it is the epoch. A loaded state's goes on at its step."""
-        epoch = _whole("the epoch", epoch)
+        epoch = _whole("the epoch", epoch, most=self._last_round)
         if epoch != self._round:
             self._round, self._first = epoch, 0
         self._given = self._first
@@ -142,7 +153,8 @@ class UnevenBatchSampler(Sampler[list[int]]):
         given: object = state  # whatever was in a file
         if not isinstance(given, Mapping) or not given.keys() >= self.state_dict().keys():
             raise CoreError(f"UnevenBatchSampler: {state!r:.60} is no state; expected what state_dict() returned")
-        number, step = _whole("the state's round", state["round"]), _whole("the state's step", state["step"])
+        number = _whole("the state's round", state["round"], most=self._last_round)
+        step = _whole("the state's step", state["step"])
         if step > self.steps:
             raise CoreError(f"UnevenBatchSampler: the state has step {step}, a round has {self.steps}")
         for name in ("samples", "batch", "budget", "minimum", "seed"):
@@ -158,15 +170,25 @@ class UnevenBatchSampler(Sampler[list[int]]):
         self._given = self._first
 
 
-def _whole(name: str, value: Any, least: int = 0) -> int:
+def _whole(name: str, value: Any, least: int = 0, most: int = U32_MAX) -> int:
     """Return a whole number, of whatever type. Raises CoreError for anything else, a fraction too."""
     try:
         number = index(value)
     except TypeError:
         number = least - 1
-    if number < least:
-        raise CoreError(f"UnevenBatchSampler: {name} is {value!r:.60}; expected a whole number, at least {least}")
+    if not least <= number <= most:
+        raise CoreError(
+            f"UnevenBatchSampler: {name} is {_shown(value)}; expected a whole number, "
+            + (f"at least {least}" if number < least else f"at most {most}")
+        )
     return number
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of thousands of digits"
 
 
 def collate_with_empty(

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline import foreign
 from paceline.commandline import Program
 from paceline.data.cache import NAMES
 from paceline.data.partitioning import METHODS, Partition
@@ -197,7 +198,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _loaded(path: Path, train: Part) -> tuple[Partition, NDArray[Any]]:
     """Return a saved partition and its samples' labels. Raises DataError where it is not of this data."""
     try:
-        content = path.read_bytes()
+        content = foreign.read_bytes(path, foreign.MOST_RECORD_BYTES)
     except OSError as error:
         raise DataError(f"--load {path}: cannot be read: {error.strerror}") from None
     try:
@@ -214,7 +215,7 @@ def _column(name: str | None) -> list[str] | None:
     if name is None:
         return None
     try:
-        return Path(name).read_text(encoding="utf-8").splitlines()
+        return foreign.read_text(Path(name), foreign.MOST_RECORD_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--column {name}: cannot be read as text: {error}") from None
 

@@ -104,7 +104,10 @@ def _list(arguments: argparse.Namespace, talk: Talk) -> int:
         raise DataError(f"{arguments.folder}: there is no such folder; expected one with study files (*.toml)")
     folders = (arguments.folder,) if arguments.folder is not None else (STUDIES, TABLES)
     rows: list[dict[str, object]] = []
-    for path in [path for folder in folders for path in sorted(folder.glob("*.toml"))]:
+    paths = [path for folder in folders for path in sorted(folder.glob("*.toml"))]
+    if not paths:
+        talk.warning(f"no file *.toml in {' nor in '.join(map(str, folders))}: name the folder that holds them")
+    for path in paths:
         try:
             title, planned, finished = _counted(path, arguments.work_dir)
         except SettingsError as error:

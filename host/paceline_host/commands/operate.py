@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline import foreign
 from paceline.commandline import Program, UsageError
 from paceline.errors import SettingsError
 from paceline.talk import Talk
@@ -98,7 +99,7 @@ def submit(arguments: argparse.Namespace, talk: Talk) -> int:
 
     path: Path = arguments.experiment
     try:
-        text = path.read_text(encoding="utf-8")
+        text = foreign.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError([f"{path}: cannot read it: {getattr(error, 'strerror', '') or error}"]) from None
     most = DOCUMENT_BYTES // 2  # JSON may need more room than the text

@@ -91,7 +91,7 @@ class RankGroups(RankLeases):
         self._name_slow()
         far = [m.here.address for m in self._work.values() if m.here and not m.here.address.startswith("127.")]
         if far and len(self._work) > 1 and not self.ranks.options["plain"]:  # each rank would refuse, again and again
-            self._stop(s.Stop(NEEDS_CONSENT.format(", ".join(far))), now_s)
+            self._stop(s.Stop(NEEDS_CONSENT.format(", ".join(dict.fromkeys(far)))), now_s)
             return
         self._form(now_s)
 

@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import TYPE_CHECKING
 
 from paceline.errors import SettingsError
 from paceline.tasks import Task
-from paceline.tasks.modules import Trainable
 from paceline_host.ddp.steps import NEEDS_CONSENT, RankFacts
-from paceline_host.experiment import FleetSettings, RunSettings
+
+if TYPE_CHECKING:
+    from paceline.tasks.modules import Trainable
+    from paceline_host.experiment import FleetSettings, RunSettings
 
 
 def check(run: RunSettings, task: Task, boards: int) -> Trainable:
     """Return the task as a module; no `boards`: silos have them. Raises SettingsError."""
     if boards and (fault := too_little(run, run.budget, boards)):
         raise SettingsError([fault])
+    from paceline.tasks.modules import Trainable  # torch: a file of settings is read without it
+
     return Trainable(task)
 
 
@@ -29,7 +34,7 @@ def consent(run: RunSettings, fleet: FleetSettings, ranks: int) -> None:
         address = ipaddress.ip_address(host)
     except ValueError:
         return
-    stays = fleet.kind == "local" or ranks < 2 or address.is_loopback or address.is_unspecified
+    stays = ranks < 2 or address.is_loopback or address.is_unspecified
     if not (run.allow_plain_collectives or stays):
         raise SettingsError([f"fleet.listen = {fleet.listen}: {NEEDS_CONSENT.format(host)}"])
 
@@ -48,7 +53,7 @@ def too_little(run: RunSettings, budget: int, boards: int) -> str:
     each = budget // boards
     if least(run) <= each:
         return ""
-    has_not = f"a budget of {budget} samples does not give {boards} boards"
+    has_not = f"a budget of {budget} samples does not give {boards} board{'s' * (boards > 1)}"
     if not each:
         return f"{has_not} one each; expected at least {least(run) * boards} samples"
     if run.minimum > each:

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import pairwise
 
 from paceline.errors import DataError, SettingsError
-from paceline.settings import did_you_mean
 from paceline.silos import SiloRule
 from paceline.tasks import Task
 from paceline.wire import MAX_RANGES
-from paceline_host.ddp import run as ddp_run
 from paceline_host.experiment import Experiment, SiloSettings
+from paceline_host.hfl import declared
 from paceline_host.hfl.silos import Silo
 
 
@@ -25,13 +22,11 @@ def check(
 
     Not `final`: boards that are known now need not be the run's, so one may be in no silo.
     """
-    declared = experiment.silo
-    faults = [*_who(declared, names), *_what(declared, task)]
-    if final:
-        faults += _left(declared, names)
-    if faults:
+    tables = experiment.silo
+    found = declared.faults(dict(enumerate(tables)), experiment.run, names, final=final)
+    if faults := [*(text for _, text in found), *_beyond(tables, task)]:
         raise SettingsError(faults)
-    rules = [_rule(experiment, number) for number in range(len(declared))]
+    rules = [_rule(experiment, number) for number in range(len(tables))]
     try:
         sizes = _sizes(experiment, task, rules)
     except DataError as error:
@@ -42,9 +37,9 @@ def check(
         raise SettingsError([text]) from None
     silos = [
         Silo(number, one.name, tuple(sorted(names.index(b) for b in one.boards)), one.budget, sizes[number])
-        for number, one in enumerate(declared)
+        for number, one in enumerate(tables)
     ]
-    if faults := [fault for silo in silos for fault in _how_many(silo, experiment)]:
+    if faults := [fault for silo in silos for fault in _too_much(silo)]:
         raise SettingsError(faults)
     return silos, [asdict(rule) for rule in rules]
 
@@ -54,62 +49,22 @@ def budget(experiment: Experiment) -> int:
     return sum(one.budget for one in experiment.silo)
 
 
-def _who(silos: Sequence[SiloSettings], names: Sequence[str]) -> Iterator[str]:
-    for name, times in Counter(one.name for one in silos).items():
-        if times > 1:
-            yield f"silo {name!r}: {times} silos have this name; expected a name of its own for each"
-    seats: dict[str, list[str]] = {}
+def _beyond(silos: Sequence[SiloSettings], task: Task) -> Iterator[str]:
     for one in silos:
-        if not one.boards:
-            yield f"silo {one.name!r}: boards is empty; expected at least one board, or leave the silo out"
-        for board in one.boards:
-            seats.setdefault(board, []).append(one.name)
-            if board not in names:
-                yield f"silo {one.name!r}: there is no board {board!r} in the fleet; {did_you_mean(board, list(names))}"
-    for board, at in seats.items():
-        if len(at) > 1:
-            yield f"silo {at[1]!r}: board {board!r} is in silo {at[0]!r} already; a board is in one silo, once"
+        if isinstance(one.samples, tuple) and one.samples[1] > task.samples:
+            text = f"samples = {list(one.samples)}: expected 0 <= begin < end <= {task.samples}"
+            yield f"silo {one.name!r}: {text}"
 
 
-def _left(silos: Sequence[SiloSettings], names: Sequence[str]) -> Iterator[str]:
-    seated = {board for one in silos for board in one.boards}
-    if left := [name for name in names if name not in seated]:
-        yield f"silos: {', '.join(left)} of the fleet: in no silo; expected each board in one"
-
-
-def _what(silos: Sequence[SiloSettings], task: Task) -> Iterator[str]:
-    kinds = {_kind(one) for one in silos}
-    if len(kinds) > 1:
-        yield "silos: some name their samples and others not, or in another way; expected one way for all silos"
-    ranges = []
-    for one in silos:
-        if isinstance(one.samples, tuple):
-            begin, end = one.samples
-            if not 0 <= begin < end <= task.samples:
-                yield f"silo {one.name!r}: samples = [{begin}, {end}]: expected 0 <= begin < end <= {task.samples}"
-            ranges.append((begin, end, one.name))
-    ranges.sort()
-    for (_, end, name), (begin, _, other) in pairwise(ranges):
-        if begin < end:
-            yield f"silo {other!r}: its samples begin at {begin}, those of silo {name!r} end at {end}; none is in two"
-
-
-def _how_many(silo: Silo, experiment: Experiment) -> Iterator[str]:
-    run, boards = experiment.run, len(silo.boards)
-    if fault := ddp_run.too_little(run, silo.budget, boards):
-        yield f"silo {silo.name!r}: {fault}"
+def _too_much(silo: Silo) -> Iterator[str]:
     if silo.budget > (most := (MAX_RANGES - 2) * silo.samples):  # a slice names each epoch that it touches
         text = f"budget = {silo.budget} is more than {MAX_RANGES - 2} times its data"
         yield f"silo {silo.name!r}: {text}; expected at most {most}"
 
 
-def _kind(one: SiloSettings) -> str:
-    return "dealt" if one.samples is None else "own" if isinstance(one.samples, int) else "range"
-
-
 def _rule(experiment: Experiment, number: int) -> SiloRule:
     one, dealing = experiment.silo[number], asdict(experiment.silos)
-    kind = _kind(one)
+    kind = declared.kind(one)
     if kind == "dealt":
         return SiloRule(**dealing, kind="dealt", silo=number, silos=len(experiment.silo))
     if isinstance(one.samples, tuple):

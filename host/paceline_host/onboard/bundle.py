@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from paceline import foreign
 from paceline.errors import StorageError
 from paceline.version import VERSION
 from paceline_host.onboard import wheel
@@ -93,11 +94,11 @@ def bundles(folder: Path, given: Bundle | None, make: Callable[[str, Path], Bund
 def read_bundle(path: Path) -> Bundle:
     """Return what a bundle says of itself. Raises StorageError for anything else."""
     try:
-        with tarfile.open(path, "r:gz") as archive:
+        with foreign.opened(path) as raw, tarfile.open(fileobj=raw, mode="r:gz") as archive:
             name = next(name for name in archive.getnames() if name.endswith("/manifest.json"))
             file = archive.extractfile(name)
             assert file is not None
-            manifest = json.load(file)
+            manifest = json.loads(file.read(foreign.MOST_TEXT_BYTES))
         if manifest["schema"] != SCHEMA:
             raise ValueError("another schema")
         wheels = tuple(Path(name).name for name in manifest["files"] if name.endswith(".whl"))

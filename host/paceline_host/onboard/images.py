@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline import foreign
 from paceline.errors import DataError, StorageError
 
 MOST_BYTES = 64 << 20  # above the flash of any of these chips
@@ -49,7 +50,7 @@ class Image:
 def read_image(path: Path) -> Image:
     """Read an image. Raises StorageError or DataError, one sentence."""
     try:
-        with path.open("rb") as file:
+        with foreign.opened(path) as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise StorageError(f"--image {path}: it cannot be read: {error.strerror or error}") from None

@@ -11,6 +11,7 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from paceline import foreign
 from paceline.errors import KeyFileError, StorageError
 from paceline.keys import check_name, fingerprint, is_public, read_boards
 from paceline.talk import printable
@@ -39,7 +40,7 @@ class Inventory:
         self._keys = keys
         self._lock = threading.Lock()
         try:
-            table = json.loads((keys / FILE).read_text(encoding="utf-8"))["boards"]
+            table = json.loads(foreign.read_text(keys / FILE))["boards"]
             self.boards = {name: Place(**{**row, "ssh": tuple(row["ssh"])}) for name, row in table.items()}
         except FileNotFoundError:
             self.boards = {}

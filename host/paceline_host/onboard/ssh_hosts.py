@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline import foreign
 from paceline.errors import RunError
 
 ASK_S = 20.0
@@ -37,7 +38,7 @@ def ssh_hosts(config: Path | None = None) -> list[SshHost]:
 
 def _names(file: Path) -> Iterator[str]:
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = foreign.read_text(file, errors="replace").splitlines()
     except OSError:
         return
     for line in lines:

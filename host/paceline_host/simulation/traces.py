@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from paceline import foreign
 from paceline.energy import EnergyIntegrator
 from paceline.errors import CoreError, SettingsError
 from paceline.settings import Bounds
@@ -31,7 +32,9 @@ class Trace:
     def __init__(self, path: Path) -> None:
         """Read it. Raises SettingsError with the line that is wrong."""
         try:
-            lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # what no newline ends was cut off
+            lines = foreign.read_text(path, foreign.MOST_RECORD_BYTES).split("\n")[
+                :-1
+            ]  # what no newline ends was cut off
             period_us = _head(lines[0] if lines else "")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)

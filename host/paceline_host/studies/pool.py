@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paceline import foreign
 from paceline.errors import DamagedError, RunError, StorageError
 from paceline_host.studies.design import Cell
 
@@ -27,7 +28,7 @@ def read_cells(folder: Path, cells: Iterable[Cell]) -> dict[str, dict[str, Any]]
     for cell in cells:
         path = folder / f"{cell.key()}.json"
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(foreign.read_text(path, foreign.MOST_RECORD_BYTES))
             if not isinstance(record, dict) or "cell" not in record:
                 raise ValueError("it is no record of a cell")
         except FileNotFoundError:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from paceline import foreign
 from paceline.errors import DamagedError, RunError, StorageError
 from paceline.talk import Talk
 from paceline_host.figures import RunFigures
@@ -31,7 +32,7 @@ def read_records(folder: Path, cells: Iterable[Cell]) -> dict[str, Record]:
     for cell in cells:
         path = folder / cell.key() / RECORD
         try:
-            record = dict(json.loads(path.read_text(encoding="utf-8")))
+            record = dict(json.loads(foreign.read_text(path, foreign.MOST_RECORD_BYTES)))
             if any(metric not in run for run in record["policies"].values() for metric in METRICS):
                 raise ValueError("another version of paceline has made it")
             found[cell.key()] = record
