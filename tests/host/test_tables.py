@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ FAULTS = {
     "no such row": (("high = -30.0", 'high = 1.0\nrows = ["fake"]'), "no row's name begins with 'fake'"),
     "no such metric": (('metric = "makespan"', 'metric = "speed"'), "expect"),
     "a name with a line's end": (('name = "real"', r'name = "re\nal"'), "name: expected characters that can be shown"),
+    "against a policy that is none": (('against = "equal"', 'against = "eqaul"'), "did you mean equal?"),
+    "against itself": (('against = "equal"', 'against = "time"'), "line 11: expect 'shorter': policy and against are"),
     "a seed twice": (("[1, 2, 3]", "[1, 1]"), "each once"),
 }
 
@@ -101,6 +104,40 @@ def test_a_faulty_file_says_what_is_wrong(tmp_path: Path, swap: tuple[str, str],
     with pytest.raises(SettingsError) as caught:
         table_of(tmp_path, PLAIN.replace(*swap))
     assert sentence in str(caught.value)
+
+
+UNHEARD = {
+    "policy": (('policy = "time"', 'policy = "oort"'), "line 14: expect 'shorter': policy 'oort' is in no row"),
+    "policy of other rows": (
+        ('policy = "time"\nagainst = "equal"', 'policy = "frontier:energy"\nrows = ["real"]'),
+        "line 14: expect 'shorter': policy 'frontier:energy' is in no row that it is of; known: equal, time",
+    ),
+    "against": (('against = "equal"', 'against = "static"'), "line 15: expect 'shorter': against 'static' is in no"),
+    "never both": (
+        ('["equal", "time", "frontier:energy"]', '["frontier:energy"]', 'policy = "time"', 'policy = "frontier:energy"'),
+        "no row has both 'frontier:energy' and 'equal'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("swap", "sentence"), UNHEARD.values(), ids=UNHEARD)
+def test_an_expectation_that_no_row_can_answer_is_a_fault(
+    tmp_path: Path, swap: tuple[str, ...], sentence: str
+) -> None:
+    text = PLAIN
+    for old, new in zip(swap[::2], swap[1::2], strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    table, path = table_of(tmp_path, text)
+    with pytest.raises(SettingsError, match=re.escape(sentence)):
+        cells(table, path)
+
+
+def test_an_expectation_of_rows_that_are_not_finished_is_open(tmp_path: Path) -> None:
+    table, path = table_of(tmp_path)
+    page = markdown(figures(table, cells(table, path), {}), "table")
+    assert "| shorter | at most -30 % | none is finished | not stated | open |" in page
+    assert "0 seen, 0 not seen, 1 open." in page
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
