@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from paceline.policies import METHODS, policy
 from paceline.settings import Bounds
+from paceline_host.profile import is_path
 from paceline_host.simulation.faults import Fault
 from paceline_host.simulation.traces import Traced
 
@@ -52,3 +55,14 @@ class Scenario:
     def budget_of(self, boards: int) -> int:
         """Return the samples a round."""
         return self.budget or SHARE * boards
+
+
+def resolve(table: dict[str, Any], base: Path) -> None:
+    """Let the relative paths of a file's table start at the file's folder, as those of all our files do."""
+    profile, traces = table.get("profile"), table.get("trace")
+    if isinstance(profile, str) and is_path(profile):
+        table["profile"] = os.path.normpath(base / profile)
+    for one in traces if isinstance(traces, list) else ():
+        for key in ("active", "idle"):
+            if isinstance(one, dict) and isinstance(path := one.get(key), str) and path:
+                one[key] = os.path.normpath(base / path)

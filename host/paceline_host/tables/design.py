@@ -5,6 +5,7 @@ over one fleet, of real runs or of simulated ones. Runs nothing.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +18,9 @@ from paceline.policies import policy
 from paceline.settings import Bounds, Check, Doc, did_you_mean, load_table, read, shown
 from paceline.sheet import Sheet
 from paceline_host.experiment import effective, load_experiment
-from paceline_host.simulation.scenario import Scenario
+from paceline_host.simulation.scenario import Scenario, resolve
 from paceline_host.studies.design import differ
+from paceline_host.tables.content import digest_of_experiment, digest_of_scenario
 
 Metric = Literal[
     "makespan",
@@ -92,11 +94,12 @@ class Cell:
     policies: tuple[str, ...]
     experiment: Path | None  # None: simulated
     settings: str  # JSON
+    content: str = ""  # digest of the user's own files that the settings name; empty: of none
 
     def key(self) -> str:
         """Return its folder's name: readable, and another one for any other comparison."""
         safe = "".join(c if c.isalnum() else "_" for c in self.row)
-        return f"{safe}-s{self.seed}-{hashlib.sha256(self.settings.encode()).hexdigest()[:10]}"
+        return f"{safe}-s{self.seed}-{hashlib.sha256((self.settings + self.content).encode()).hexdigest()[:10]}"
 
     def overrides(self) -> list[str]:
         """Return what of the experiment file is set otherwise."""
@@ -120,21 +123,28 @@ def load_table_file(path: Path) -> Table:
 
 def cells(table: Table, path: Path) -> list[Cell]:
     """Return every comparison, seed by seed: an unfinished table has few seeds of all rows. Raises SettingsError."""
-    found = [_cell(row, seed, path.parent) for seed in table.seeds for row in table.rows]
+    files: dict[str, str] = {}  # what a row names is read once, not for each seed
+    found = [_cell(row, seed, path.absolute().parent, files) for seed in table.seeds for row in table.rows]
     if faults := list(_unheard(table, {cell.row: cell.policies for cell in found}, Sheet.read(path, path.name))):
         raise SettingsError(faults)
     return found
 
 
-def _cell(row: Row, seed: int, folder: Path) -> Cell:
+def _cell(row: Row, seed: int, folder: Path, files: dict[str, str]) -> Cell:
     if not row.experiment:
-        scenario = load_table({**row.simulate, "seed": seed}, Scenario, where=f"row {row.name!r}: simulate")
-        plain = {**row.simulate, "seed": seed, "policies": list(scenario.policies)}
-        return Cell(row.name, seed, scenario.policies, None, json.dumps(plain, sort_keys=True))
+        plain = copy.deepcopy(row.simulate) | {"seed": seed}
+        resolve(plain, folder)
+        scenario = load_table(plain, Scenario, where=f"row {row.name!r}: simulate")
+        settings = json.dumps(plain | {"policies": list(scenario.policies)}, sort_keys=True)
+        content = files[row.name] if row.name in files else digest_of_scenario(scenario)
+        files[row.name] = content
+        return Cell(row.name, seed, scenario.policies, None, settings, content)
     path = folder / row.experiment
     experiment = load_experiment(path, [f"run.seed={seed}"])
     settings = json.dumps(effective(experiment), sort_keys=True, default=str)
-    return Cell(row.name, seed, experiment.run.policies, path, settings)
+    content = files[row.name] if row.name in files else digest_of_experiment(experiment)
+    files[row.name] = content
+    return Cell(row.name, seed, experiment.run.policies, path, settings, content)
 
 
 def _faults(table: Table, sheet: Sheet) -> Iterator[str]:
