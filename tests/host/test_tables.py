@@ -155,6 +155,14 @@ FAULTS = {
     "a name with a line's end": (('name = "real"', r'name = "re\nal"'), "name: expected characters that can be shown"),
     "against a policy that is none": (('against = "equal"', 'against = "eqaul"'), "did you mean equal?"),
     "against itself": (('against = "equal"', 'against = "time"'), "line 11: expect 'shorter': policy and against are"),
+    "an unknown key of the simulator": (
+        ("rounds = 3", "bogus = 3"),
+        "table.toml, line 10: unknown key rows #2.simulate",
+    ),
+    "no policy of the simulator": (
+        ('"equal", "time", "frontier:energy"]', '"eqal"]'),
+        "table.toml, line 10: rows #2.simulate.policies #1: unknown",
+    ),
     "a seed twice": (("[1, 2, 3]", "[1, 1]"), "each once"),
 }
 

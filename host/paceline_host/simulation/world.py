@@ -28,7 +28,7 @@ from paceline_host.simulation.host import SimulatedHost
 from paceline_host.simulation.line import Line, LinkModel
 from paceline_host.simulation.models import BoardModel
 from paceline_host.simulation.results import Outcome, RoundOutcome, outcome
-from paceline_host.simulation.scenario import Scenario
+from paceline_host.simulation.scenario import REGIME, Scenario
 from paceline_host.simulation.store import InlineMixingStore, InlineStore, MemoryMixingStore, MemoryStore
 from paceline_host.simulation.task import NAME, TrivialTask
 
@@ -157,7 +157,7 @@ def opened(
     mixing = MixingSettings(slice=scenario.slice)
     run_id = f"{folder.parent.name}/{folder.name}" if folder is not None else f"simulated/{policy_name}"
     row = records.Run(
-        run_id=clip(run_id), policy=policy_name, regime=regime_of(entry, "pma"), seed=scenario.seed,
+        run_id=clip(run_id), policy=policy_name, regime=regime_of(entry, REGIME), seed=scenario.seed,
         budget=budget, rounds=scenario.rounds, samples=scenario.samples, batch=scenario.batch,
         task=NAME, data_label="none: simulated", options={"minimum": scenario.minimum},
         energy_required=False, boards=len(names), fsync=False, declared=declared,

@@ -153,6 +153,8 @@ def _faults(table: Table, sheet: Sheet) -> Iterator[str]:
     if not names or len(set(names)) < len(names):
         yield f"{sheet.place(('rows',))}: rows: expected one [[rows]] at least, and no two of one name"
     for place, row in enumerate(table.rows):
+        if row.simulate:
+            yield from read(sheet, Scenario, ("rows", place, "simulate"), without=("seed",))[1]
         if bool(row.experiment) == bool(row.simulate):
             yield (
                 f"{sheet.place(('rows', place))}: row {row.name!r}: expected `experiment` or [rows.simulate], and not "
