@@ -347,6 +347,7 @@ def notes(report: Report) -> list[str]:
         if run.state != "finished":
             then = "" if run.state == "running" else f"; to go on: paceline resume {run.folder}"
             found.append(f"{name}: {run.state} after {len(run.rounds)} of {run.run.rounds} rounds{then}")
+        found += [f"{name}: {text}" for text in run.notes]
         if run.resumed:
             numbers = ", ".join(map(str, run.resumed))
             found.append(

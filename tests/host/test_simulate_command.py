@@ -104,6 +104,27 @@ def test_paths_in_a_file_start_at_its_folder(capsys: pytest.CaptureFixture[str])
     assert one["parts_j"]["compute"] == pytest.approx(7.0 * 2 * 1091 * 0.0025)
 
 
+@pytest.mark.parametrize("mode", [[], ["--controller-only"]])
+def test_a_goal_that_cannot_be_kept_is_told_wherever_its_figures_are(
+    capsys: pytest.CaptureFixture[str], mode: list[str]
+) -> None:
+    words = ["--rounds", "4", "--policies", "frontier:energy,frontier:budget=1J", *mode]
+    kept, given_up = found(capsys, *words)["policies"]
+    assert kept["notes"] == []
+    (note,) = given_up["notes"]
+    assert note.startswith("first in round 2: no plan takes 1 J or less")
+    assert note.endswith("(planned for frontier:energy)")
+    assert simulate(*words) == 0
+    assert f"- frontier:budget=1J: {note}" in capsys.readouterr().out
+    if mode:
+        return
+    folder = "runs/simulated-001"
+    assert program().run(["report", folder, "--json"]) == 0
+    assert [run["notes"] for run in json.loads(capsys.readouterr().out)["runs"]] == [[], [note]]
+    assert program().run(["report", folder]) == 0
+    assert f"- frontier:budget=1J: {note}" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_controller_alone_takes_many_boards(capsys: pytest.CaptureFixture[str]) -> None:
     shown = found(capsys, "--controller-only", "--boards", "3000", "--rounds", "3", "--policies", "equal,time")
     assert shown["mode"] == "controller only, no protocol"
