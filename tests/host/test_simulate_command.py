@@ -163,6 +163,9 @@ def test_a_recorded_run_with_other_boards_is_refused(capsys: pytest.CaptureFixtu
     assert "costs of runs/simulated-001/equal" in capsys.readouterr().out
     assert simulate("--replay", "runs/simulated-001/equal", "--boards", "5") == 3
     assert "has 11 boards, which cannot be made 5" in capsys.readouterr().err
+    Path("fixed.toml").write_text("round_fixed_s = 1.0\n")
+    assert simulate("fixed.toml", "--replay", "runs/simulated-001/equal", "--profile", "nope", "--drift", "0.5") == 3
+    assert "so leave out drift, profile, round_fixed_s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", [(), ("--controller-only",)], ids=["full", "controller only"])

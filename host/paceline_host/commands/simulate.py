@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TALK_S = 5.0  # between two words of progress,
 LONG_S = 0.5  # but each round that takes so long has its own
 OPTIONS = ("rounds", "boards", "budget", "seed", "profile", "noise", "drift", "fault_rate")  # keys of a scenario, too
+UNREPLAYED = {"profile", "drift", "round_fixed_s", "seconds_per_sample", "samples", "batch"}  # the recorded run's are
 REGIMES = ("pma", "ddp", "hfl", "psl")  # whose promises --chaos tries
 
 
@@ -162,6 +163,8 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
         values["policies"] = [name.strip() for name in arguments.policies.split(",") if name.strip()]
     if arguments.fault:
         values["fault"] = [*values.get("fault", ()), *(toml.plain(parse(text)) for text in arguments.fault)]
+    if arguments.replay is not None and (unheard := sorted(UNREPLAYED & values.keys())):
+        raise SettingsError([f"--replay: boards cost what that run has measured, so leave out {', '.join(unheard)}"])
     return settings.load_table(values, Scenario, where="simulate")
 
 
