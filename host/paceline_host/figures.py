@@ -19,6 +19,7 @@ from paceline_host.ledger import Ledger
 from paceline_host.mixing.figures import MixFigures, mix_figures
 from paceline_host.mixing.standing import makespans
 from paceline_host.owed_joules import owing
+from paceline_host.policy_notes import POLICY, once
 from paceline_host.profile import BoardProfile
 from paceline_host.records import PARTS, Board, Contribution, Energy, Epoch, Round, Run, Step
 
@@ -108,6 +109,7 @@ class RunFigures:
     silos: tuple[SiloFigures, ...] = ()
     mixing: MixFigures | None = None  # of regime async
     barred: tuple[str, ...] = ()  # boards that got no more work after failures in a row
+    notes: tuple[str, ...] = ()  # what the policy had to assume or to give up
 
     @property
     def left_out(self) -> int:
@@ -140,6 +142,7 @@ def figures(folder: Path) -> RunFigures:
         silos, mixing = silo_figures(ledger), mix_figures(ledger)
         voided = sum(epoch.voided for epoch in ledger.epochs())
         barred = sorted({event.board for event in ledger.events("barred") if event.board is not None})
+        said = once((event.round, event.detail) for event in ledger.events(POLICY))
         ranks = mean_of_silos(silos, voided) if silos else rank_figures(ledger)
     busy_s = sum(row.makespan_s for row in rounds)
     predicted = [row.predicted_s for row in rounds if row.predicted_s is not None]
@@ -160,7 +163,7 @@ def figures(folder: Path) -> RunFigures:
         controller_fraction=sum(row.allocate_s for row in closed) / busy_s if busy_s > 0 else None, late=late,
         voided=sum(row.verdict != "accepted" for row in contributions), faults=proof.faults,
         resumed=tuple(row.round for row in closed if row.flags), split=split, ranks=ranks,
-        silos=silos, mixing=mixing, barred=tuple(names[board] for board in barred),
+        silos=silos, mixing=mixing, barred=tuple(names[board] for board in barred), notes=said,
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from paceline_host import left_out
 from paceline_host.boards import Board, Lease, part_of
 from paceline_host.muster import FIRST_LEASE, Muster
 from paceline_host.planner import Planner
+from paceline_host.policy_notes import POLICY, kind_of
 from paceline_host.regimes import Regime, Slice
 from paceline_host.steps import (
     Action,
@@ -271,9 +272,9 @@ class RoundMachine(Muster):
     def _note_policy(self) -> None:
         notes = self._planner.notes
         for text in notes:
-            if text.partition(";")[0] not in self._told:  # what follows are the figures of this round
-                self._out.append(Note("policy", text, round=self.round))
-        self._told = tuple(text.partition(";")[0] for text in notes)
+            if kind_of(text) not in self._told:
+                self._out.append(Note(POLICY, text, round=self.round))
+        self._told = tuple(map(kind_of, notes))
 
     def _joules(self, index: int, message: Energy, now_s: float) -> None:
         self._energy(index, message, now_s)

@@ -351,6 +351,7 @@ def notes(report: Report) -> list[str]:
             first = f"set that in {Path(run.folder).parent / EXPERIMENT}, then " if _A_SETTING.search(run.state) else ""
             then = "" if run.state == "running" else f"; to go on: {first}paceline resume {run.folder}"
             found.append(f"{name}: {run.state} after {len(run.rounds)} of {run.run.rounds} rounds{then}")
+        found += [f"{name}: {text}" for text in run.notes]
         if run.resumed:
             numbers = ", ".join(map(str, run.resumed))
             found.append(

@@ -74,6 +74,57 @@ def test_a_file_says_what_is_to_happen_and_options_override_it(capsys: pytest.Ca
     assert other["policies"][0]["round_s"][:5] == rounds, "what comes later changes nothing before"
 
 
+def test_all_that_is_wrong_in_a_file_is_told_at_once_with_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("wrong.toml").write_text('bogus = 1\nrounds = 0\npolicies = ["tyme", "equal", "frontier:budget=0J"]\n')
+    assert simulate("wrong.toml") == 3
+    told = capsys.readouterr().err
+    for sentence in (
+        "wrong.toml, line 1: unknown key bogus", "wrong.toml, line 2: rounds: expected a whole number >= 1",
+        "wrong.toml, line 3: policies #1: unknown policy 'tyme'; did you mean time?",
+        "wrong.toml, line 3: policies #3:",
+    ):  # fmt: skip
+        assert sentence in told
+
+
+def test_paths_in_a_file_start_at_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deep").mkdir()
+    Path("deep/fleet.toml").write_text(
+        'name = "own"\n[[boards]]\nname = "a"\nspeed = 1.0\nidle_w = 1.0\nactive_w = 2.0\n', encoding="utf-8"
+    )
+    Path("deep/load.trace").write_text(
+        '{"schema": "paceline-trace-1", "period_us": 1000}\n{"t0": 0, "t1": 1000, "uw": 7000000}\n', encoding="utf-8"
+    )
+    Path("deep/mine.toml").write_text(
+        'profile = "./fleet.toml"\nrounds = 2\npolicies = ["equal"]\n[[trace]]\nboard = 0\nactive = "load.trace"\n',
+        encoding="utf-8",
+    )
+    shown = found(capsys, "deep/mine.toml", "--no-journal")
+    (one,) = shown["policies"]
+    assert shown["boards"] == 1
+    assert one["parts_j"]["compute"] == pytest.approx(7.0 * 2 * 1091 * 0.0025)
+
+
+@pytest.mark.parametrize("mode", [[], ["--controller-only"]])
+def test_a_goal_that_cannot_be_kept_is_told_wherever_its_figures_are(
+    capsys: pytest.CaptureFixture[str], mode: list[str]
+) -> None:
+    words = ["--rounds", "4", "--policies", "frontier:energy,frontier:budget=1J", *mode]
+    kept, given_up = found(capsys, *words)["policies"]
+    assert kept["notes"] == []
+    (note,) = given_up["notes"]
+    assert note.startswith("first in round 2: no plan takes 1 J or less")
+    assert note.endswith("(planned for frontier:energy)")
+    assert simulate(*words) == 0
+    assert f"- frontier:budget=1J: {note}" in capsys.readouterr().out
+    if mode:
+        return
+    folder = "runs/simulated-001"
+    assert program().run(["report", folder, "--json"]) == 0
+    assert [run["notes"] for run in json.loads(capsys.readouterr().out)["runs"]] == [[], [note]]
+    assert program().run(["report", folder]) == 0
+    assert f"- frontier:budget=1J: {note}" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_controller_alone_takes_many_boards(capsys: pytest.CaptureFixture[str]) -> None:
     shown = found(capsys, "--controller-only", "--boards", "3000", "--rounds", "3", "--policies", "equal,time")
     assert shown["mode"] == "controller only, no protocol"
@@ -92,6 +143,7 @@ def test_the_controller_alone_takes_many_boards(capsys: pytest.CaptureFixture[st
         (["--boards", "2000000"], "boards"),
         (["--policies", "tiem"], "did you mean time?"),
         (["--policies", "gpsl"], "a method of split learning, which the simulator does not do"),
+        (["--policies", "time,ema-batch:every=3"], "'ema-batch:every=3' counts steps of a round, which regime pma has"),
         (["--policies", "time,time"], "each only once"),
         (["--profile", "twelve-boards"], "there is no profile 'twelve-boards'; did you mean eleven-boards?"),
         (["--rounds", "0"], "rounds"),
@@ -111,6 +163,9 @@ def test_a_recorded_run_with_other_boards_is_refused(capsys: pytest.CaptureFixtu
     assert "costs of runs/simulated-001/equal" in capsys.readouterr().out
     assert simulate("--replay", "runs/simulated-001/equal", "--boards", "5") == 3
     assert "has 11 boards, which cannot be made 5" in capsys.readouterr().err
+    Path("fixed.toml").write_text("round_fixed_s = 1.0\n")
+    assert simulate("fixed.toml", "--replay", "runs/simulated-001/equal", "--profile", "nope", "--drift", "0.5") == 3
+    assert "so leave out drift, profile, round_fixed_s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", [(), ("--controller-only",)], ids=["full", "controller only"])

@@ -225,7 +225,7 @@ def test_more_boards_than_a_profile_has_are_like_those() -> None:
 )
 def test_a_fault_can_be_written_down(text: str, fault: Fault) -> None:
     assert parse(text) == fault
-    assert fault.size == (fault.factor or KINDS[fault.what][0])
+    assert fault.size == (KINDS[fault.what][0] if fault.factor is None else fault.factor)
 
 
 @pytest.mark.parametrize(
@@ -259,4 +259,19 @@ def test_faults_at_random_are_those_of_the_seed_and_let_boards_return() -> None:
 
 def test_a_fault_of_a_board_that_there_is_not_is_refused() -> None:
     with pytest.raises(SettingsError, match="fault of board 11: there are 11 boards, numbered from 0 to 10"):
-        by_round([Fault(11, 1, "leave")], 11)
+        by_round([Fault(11, 1, "leave")], 11, 3)
+    with pytest.raises(SettingsError, match="fault of round 4: there are 3 rounds"):
+        by_round([Fault(1, 4, "leave")], 11, 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "board=0 round=1 throttle x0", "board=0 round=1 load x0.5", "board=0 round=1 leave x0",
+        "board=0 board=1 round=1 leave", "board=0 round=1 round=2 leave", "board=0 round=1 load x2 x3",
+        "board=0 round=1 noise x5", f"board={'9' * 5000} round=1 leave", f"board=0 round=1 load x{'9' * 5000}",
+    ],
+)  # fmt: skip
+def test_a_fault_that_could_not_mean_what_it_says_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="--fault"):
+        parse(text)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,65 @@ def test_a_changed_experiment_is_another_cell_and_no_other_changes(tmp_path: Pat
     assert [old == new for old, new in zip(before, after, strict=True)] == [False, True] * 3
 
 
+PROFILE = """
+name = "own"
+[[boards]]
+name = "a"
+speed = 1.0
+idle_w = 1.0
+active_w = 2.0
+"""
+TRACE = '{"schema": "paceline-trace-1", "period_us": 1000}\n{"t0": 0, "t1": 1000, "uw": 5000000}\n'
+OWN_FILES = {  # of the files that a cell names: what it holds, and what has changed in it
+    "profile.toml": (PROFILE, PROFILE.replace("speed = 1.0", "speed = 0.1")),
+    "load.trace": (TRACE, TRACE.replace("5000000", "500000000")),
+    "data/reviews.txt": ("good", "bad"),
+}
+NAMING = """
+kind = "runs"
+title = "a table of own files"
+seeds = [1]
+[[rows]]
+name = "profile.toml"
+simulate = { profile = "./profile.toml", rounds = 2, policies = ["equal"] }
+[[rows]]
+name = "load.trace"
+simulate = { rounds = 2, policies = ["equal"], trace = [{ board = 0, active = "load.trace" }] }
+[[rows]]
+name = "experiment"
+experiment = "own.toml"
+"""
+
+
+def test_a_cell_is_another_one_where_a_file_that_it_names_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, (before, _) in OWN_FILES.items():
+        (tmp_path / name).write_text(before)
+    table, path = table_of(tmp_path, NAMING)
+    experiment = EXPERIMENT.replace('"ten-unpaced"', '"./profile.toml"') + '[data]\nfolder = "data"\n'
+    (tmp_path / "own.toml").write_text(experiment, encoding="utf-8")
+    for name, (before, after) in OWN_FILES.items():
+        keys = {cell.row: cell.key() for cell in cells(table, path)}
+        (tmp_path / name).write_text(after)
+        changed = {cell.row for cell in cells(table, path) if cell.key() != keys[cell.row]}
+        assert changed == {"load.trace": {name}, "profile.toml": {name, "experiment"}}.get(name, {"experiment"})
+        (tmp_path / name).write_text(before)
+        assert {cell.row: cell.key() for cell in cells(table, path)} == keys
+
+
+def test_paths_of_a_simulated_row_start_at_the_tables_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deep" / "elsewhere").mkdir(parents=True)
+    (tmp_path / "deep" / "data").mkdir()
+    for name, (before, _) in OWN_FILES.items():
+        (tmp_path / "deep" / name).write_text(before)
+    table, path = table_of(tmp_path / "deep", NAMING)
+    keys = []
+    for place in (tmp_path, tmp_path / "deep" / "elsewhere"):
+        monkeypatch.chdir(place)
+        keys.append([cell.key() for cell in cells(table, Path(os.path.relpath(path)))])
+    assert keys[0] == keys[1]
+
+
 FAULTS = {
     "both kinds": (('experiment = "own.toml"', 'experiment = "own.toml"\nsimulate = { rounds = 3 }'), "and not both"),
     "neither kind": (('experiment = "own.toml"', ""), "row 'real': expected `experiment` or"),
@@ -92,6 +153,16 @@ FAULTS = {
     "no such row": (("high = -30.0", 'high = 1.0\nrows = ["fake"]'), "no row's name begins with 'fake'"),
     "no such metric": (('metric = "makespan"', 'metric = "speed"'), "expect"),
     "a name with a line's end": (('name = "real"', r'name = "re\nal"'), "name: expected characters that can be shown"),
+    "against a policy that is none": (('against = "equal"', 'against = "eqaul"'), "did you mean equal?"),
+    "against itself": (('against = "equal"', 'against = "time"'), "line 11: expect 'shorter': policy and against are"),
+    "an unknown key of the simulator": (
+        ("rounds = 3", "bogus = 3"),
+        "table.toml, line 10: unknown key rows #2.simulate",
+    ),
+    "no policy of the simulator": (
+        ('"equal", "time", "frontier:energy"]', '"eqal"]'),
+        "table.toml, line 10: rows #2.simulate.policies #1: unknown",
+    ),
     "a seed twice": (("[1, 2, 3]", "[1, 1]"), "each once"),
 }
 
@@ -101,6 +172,43 @@ def test_a_faulty_file_says_what_is_wrong(tmp_path: Path, swap: tuple[str, str],
     with pytest.raises(SettingsError) as caught:
         table_of(tmp_path, PLAIN.replace(*swap))
     assert sentence in str(caught.value)
+
+
+UNHEARD = {
+    "policy": (('policy = "time"', 'policy = "oort"'), "line 14: expect 'shorter': policy 'oort' is in no row"),
+    "policy of other rows": (
+        ('policy = "time"\nagainst = "equal"', 'policy = "frontier:energy"\nrows = ["real"]'),
+        "line 14: expect 'shorter': policy 'frontier:energy' is in no row that it is of; known: equal, time",
+    ),
+    "against": (('against = "equal"', 'against = "static"'), "line 15: expect 'shorter': against 'static' is in no"),
+    "never both": (
+        (
+            '["equal", "time", "frontier:energy"]',
+            '["frontier:energy"]',
+            'policy = "time"',
+            'policy = "frontier:energy"',
+        ),
+        "no row has both 'frontier:energy' and 'equal'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("swap", "sentence"), UNHEARD.values(), ids=UNHEARD)
+def test_an_expectation_that_no_row_can_answer_is_a_fault(tmp_path: Path, swap: tuple[str, ...], sentence: str) -> None:
+    text = PLAIN
+    for old, new in zip(swap[::2], swap[1::2], strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    table, path = table_of(tmp_path, text)
+    with pytest.raises(SettingsError, match=re.escape(sentence)):
+        cells(table, path)
+
+
+def test_an_expectation_of_rows_that_are_not_finished_is_open(tmp_path: Path) -> None:
+    table, path = table_of(tmp_path)
+    page = markdown(figures(table, cells(table, path), {}), "table")
+    assert "| shorter | at most -30 % | none is finished | not stated | open |" in page
+    assert "0 seen, 0 not seen, 1 open." in page
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

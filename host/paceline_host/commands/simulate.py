@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TALK_S = 5.0  # between two words of progress,
 LONG_S = 0.5  # but each round that takes so long has its own
 OPTIONS = ("rounds", "boards", "budget", "seed", "profile", "noise", "drift", "fault_rate")  # keys of a scenario, too
+UNREPLAYED = {"profile", "drift", "round_fixed_s", "seconds_per_sample", "samples", "batch"}  # the recorded run's are
 REGIMES = ("pma", "ddp", "hfl", "psl")  # whose promises --chaos tries
 
 
@@ -144,20 +145,26 @@ def _interruptible(*, at_once: bool) -> Iterator[list[int]]:
 
 def _scenario(arguments: argparse.Namespace) -> Scenario:
     """Return the file's scenario with the options' values in it. Raises SettingsError."""
-    from dataclasses import asdict
-
-    from paceline import settings
+    from paceline import settings, toml
+    from paceline.errors import SettingsError
+    from paceline.sheet import Sheet
     from paceline_host.simulation.faults import parse
-    from paceline_host.simulation.scenario import Scenario
+    from paceline_host.simulation.scenario import Scenario, resolve
 
-    base = settings.load(arguments.scenario, Scenario) if arguments.scenario is not None else Scenario()
-    values = asdict(base)
+    values: dict[str, Any] = {}
+    if (path := arguments.scenario) is not None:
+        sheet = Sheet.read(path, path.name)
+        resolve(sheet.table, path.parent)
+        if faults := settings.read(sheet, Scenario)[1]:
+            raise SettingsError(faults)
+        values = sheet.table
     values |= {key: value for key in OPTIONS if (value := getattr(arguments, key)) is not None}
     if arguments.policies is not None:
         values["policies"] = [name.strip() for name in arguments.policies.split(",") if name.strip()]
-    values["policies"] = list(values["policies"])
-    values["trace"] = list(values["trace"])
-    values["fault"] = [*values["fault"], *(asdict(parse(text)) for text in arguments.fault or ())]
+    if arguments.fault:
+        values["fault"] = [*values.get("fault", ()), *(toml.plain(parse(text)) for text in arguments.fault)]
+    if arguments.replay is not None and (unheard := sorted(UNREPLAYED & values.keys())):
+        raise SettingsError([f"--replay: boards cost what that run has measured, so leave out {', '.join(unheard)}"])
     return settings.load_table(values, Scenario, where="simulate")
 
 

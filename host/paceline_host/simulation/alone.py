@@ -41,7 +41,7 @@ def simulate_alone(
             on_round(number, time.perf_counter() - began_s, time.process_time() - began_cpu_s)
     finish = Finish(True, "finished") if len(round_s) == scenario.rounds else Finish(False, "interrupted")
     parts = {"compute": run.compute_j, "wait": run.wait_j, "transfer": 0.0, "wasted": 0.0, "other": 0.0}
-    return of_rounds(name, finish, round_s, run.rounds, parts, len(run.unknown), 0)
+    return of_rounds(name, finish, round_s, run.rounds, parts, len(run.unknown), 0, run.notes)
 
 
 class _Alone:
@@ -54,6 +54,7 @@ class _Alone:
         self._away: set[int] = set()
         self.unknown: set[int] = set()
         self.rounds: dict[int, RoundOutcome] = {}
+        self.notes: list[tuple[int, str]] = []
         self.compute_j = self.wait_j = 0.0
 
     def round(self, number: int, faults: Sequence[Fault]) -> float:
@@ -61,6 +62,7 @@ class _Alone:
         models, away = self._models, self._away
         present = [i for i in range(len(models)) if i not in away]
         shares = self._planner.plan(present)
+        self.notes += ((number, text) for text in self._planner.notes)
         _befall(faults, models, away)
         row = RoundOutcome(number, dict(zip(present, shares, strict=True)))
         for i, n in zip(present, shares, strict=True):

@@ -25,6 +25,7 @@ KINDS = {
     "noise": (0.3, "its slices take longer or shorter at random, by this relative standard deviation"),
     "meter": (0.0, "its meter dies: its joules are unknown from here on"),
 }
+_NUMBER, _FACTOR = re.compile(r"\d{1,18}", re.ASCII), re.compile(r"x?\d{1,18}(\.\d{1,18})?", re.ASCII)
 _WITHOUT = {kind for kind, (factor, _) in KINDS.items() if not factor}
 _DRAWN = ("leave", "throttle", "load", "noise", "meter")
 _AWAY = 3  # rounds after which a board that was drawn to leave returns, and a throttled or loaded one is as before
@@ -32,41 +33,45 @@ _AWAY = 3  # rounds after which a board that was drawn to leave returns, and a t
 
 @dataclass(frozen=True)
 class Fault:
-    """One of KINDS. `factor` 0: what the kind has."""
+    """One of KINDS. `factor` None: what the kind has."""
 
     board: Annotated[int, Bounds(ge=0)]
     round: Annotated[int, Bounds(ge=1)]
     what: str
-    factor: Annotated[float, Bounds(ge=0, le=1e3)] = 0.0
+    factor: Annotated[float, Bounds(ge=0, le=1e3)] | None = None
 
     def __post_init__(self) -> None:
         if self.what not in KINDS:
             raise ValueError(f"there is no fault {self.what!r}; {did_you_mean(self.what, list(KINDS))}")
-        if self.what in _WITHOUT and self.factor:
+        if self.what in _WITHOUT and self.factor is not None:
             raise ValueError(f"{self.what} has no factor")
-        if self.what in ("throttle", "load") and 0.0 < self.factor < 1.0:
+        if self.what in ("throttle", "load") and self.size < 1.0:
             raise ValueError(f"{self.what} x{self.factor:g} would be faster; expected x1 or more")
+        if self.what == "noise" and self.size >= 1.0:
+            raise ValueError(f"noise {self.factor:g} is no relative deviation below 1; expected for instance 0.3")
 
     @property
     def size(self) -> float:
         """How much."""
-        return self.factor or KINDS[self.what][0]
+        return KINDS[self.what][0] if self.factor is None else self.factor
 
 
 def parse(text: str) -> Fault:
     """Read "board=3 round=5 throttle x2". Raises SettingsError."""
     values: dict[str, int] = {}
-    what, factor = "", 0.0
+    what, factor = "", None
     for word in text.split():
         key, equals, value = word.partition("=")
-        if equals and key in ("board", "round") and value.isdecimal():
+        if equals and key in ("board", "round") and key not in values and _NUMBER.fullmatch(value):
             values[key] = int(value)
-        elif re.fullmatch(r"x?\d+(\.\d+)?", word):
+        elif factor is None and _FACTOR.fullmatch(word):
             factor = float(word.removeprefix("x"))
         elif not what and not equals:
             what = word
         else:
-            raise SettingsError([f"--fault {text!r}: {word!r} is not understood; for instance {EXAMPLE!r}"])
+            raise SettingsError(
+                [f"--fault {text!r}: {word!r} is not understood, or is too much; for instance {EXAMPLE!r}"]
+            )
     if values.keys() != {"board", "round"} or not what:
         missing = ", ".join([*sorted({"board", "round"} - values.keys()), *([] if what else ["what happens"])])
         raise SettingsError([f"--fault {text!r}: does not say {missing}; for instance {EXAMPLE!r}"])
@@ -97,16 +102,18 @@ def drawn(rate: float, boards: int, rounds: int, seed: int) -> list[Fault]:
                 found.append(Fault(board, round_ + _AWAY, "return"))
             elif kind in ("throttle", "load"):
                 found.append(Fault(board, round_ + _AWAY, kind, 1.0))
-    return found
+    return [fault for fault in found if fault.round <= rounds]
 
 
-def by_round(faults: Sequence[Fault], boards: int) -> dict[int, list[Fault]]:
-    """Return them by round. Raises SettingsError for a board that there is not."""
+def by_round(faults: Sequence[Fault], boards: int, rounds: int) -> dict[int, list[Fault]]:
+    """Return them by round. Raises SettingsError for a board or a round that there is not."""
     found: dict[int, list[Fault]] = {}
     wrong = []
     for fault in faults:
         if fault.board >= boards:
             wrong.append(f"fault of board {fault.board}: there are {boards} boards, numbered from 0 to {boards - 1}")
+        if fault.round > rounds:
+            wrong.append(f"fault of round {fault.round}: there are {rounds} rounds, so it would never happen")
         found.setdefault(fault.round, []).append(fault)
     if wrong:
         raise SettingsError(wrong)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.wire import Energy
+from paceline_host.policy_notes import once
 from paceline_host.steps import Finish
 
 PARTS = ("compute", "wait", "transfer", "wasted", "other")
@@ -59,6 +60,7 @@ class Outcome:
     parts_j: Mapping[str, float] | None
     unknown: int  # boards whose joules are unknown, wholly or for a time
     shares: tuple[Mapping[int, int], ...] = ()  # of each round, by board
+    notes: tuple[str, ...] = ()  # what the policy had to assume or to give up
 
     @property
     def makespan_s(self) -> float:
@@ -82,13 +84,13 @@ class Outcome:
             "policy": self.policy, "state": self.state, "rounds": len(self.round_s), "samples": self.samples,
             "makespan_s": self.makespan_s, "makespan_median_s": self.later_s, "joules": self.joules,
             "parts_j": self.parts_j, "boards_unknown": self.unknown, "compute_cv": self.later_cv,
-            "leases_lost": self.lost, "round_s": list(self.round_s),
+            "leases_lost": self.lost, "round_s": list(self.round_s), "notes": list(self.notes),
         }  # fmt: skip
 
 
 def outcome(
     policy: str, finish: Finish, round_s: Sequence[float], rounds: Mapping[int, RoundOutcome],
-    energy: Mapping[tuple[int, int], Energy], lost: int,
+    energy: Mapping[tuple[int, int], Energy], lost: int, notes: Sequence[tuple[int, str]],
 ) -> Outcome:  # fmt: skip
     """Return the figures of a run over a link. Rounds that were not closed count for nothing but their joules."""
     known = [e for e in energy.values() if e.total_uj is not None]
@@ -98,19 +100,19 @@ def outcome(
     unknown = {board for (board, _), e in energy.items() if e.total_uj is None}
     unknown |= {board for board, count in windows.items() if count > 1}  # nobody saw it in between
     parts = {name: sum(getattr(e, f"{name}_uj") or 0 for e in known) * 1e-6 for name in PARTS} if known else None
-    return of_rounds(policy, finish, round_s, rounds, parts, len(unknown), lost)
+    return of_rounds(policy, finish, round_s, rounds, parts, len(unknown), lost, notes)
 
 
 def of_rounds(
     policy: str, finish: Finish, round_s: Sequence[float], rounds: Mapping[int, RoundOutcome],
-    parts_j: Mapping[str, float] | None, unknown: int, lost: int,
+    parts_j: Mapping[str, float] | None, unknown: int, lost: int, notes: Sequence[tuple[int, str]],
 ) -> Outcome:  # fmt: skip
     """Return the figures of a run."""
     closed = [rounds[number] for number in range(1, len(round_s) + 1)]
     return Outcome(
         policy, "finished" if finish.ok else finish.reason, tuple(round_s), tuple(row.compute_cv for row in closed),
         sum(row.samples for row in closed), lost, sum(parts_j.values()) if parts_j is not None else None, parts_j,
-        unknown, tuple(row.shares for row in closed),
+        unknown, tuple(row.shares for row in closed), once(notes),
     )  # fmt: skip
 
 
@@ -132,6 +134,7 @@ def table(outcomes: Sequence[Outcome], title: str) -> list[str]:
             f"{_percent(one.later_cv):>8} {one.lost:>5}"
         )
     lines += [f"- {one.policy}: {one.state}" for one in outcomes if one.state != "finished"]
+    lines += [f"- {one.policy}: {text}" for one in outcomes for text in one.notes]
     lines += [
         f"- {one.policy}: joules of {one.unknown} boards are unknown, wholly or for a time; >= is what is known"
         for one in outcomes if one.unknown

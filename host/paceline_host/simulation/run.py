@@ -38,7 +38,7 @@ def faults_of(fleet: Fleet) -> Mapping[int, Sequence[Fault]]:
     """Return what becomes of a fleet, by round: as written down, and as drawn. Raises SettingsError."""
     s, boards = fleet.scenario, len(fleet.names)
     chance = drawn(s.fault_rate, boards, s.rounds, s.seed) if s.fault_rate else []
-    return by_round([*s.fault, *chance], boards)
+    return by_round([*s.fault, *chance], boards, s.rounds)
 
 
 @contextmanager

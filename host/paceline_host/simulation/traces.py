@@ -51,6 +51,11 @@ class Trace:
         if self.length_us <= 0:
             raise SettingsError([f"[[trace]] {path}: it holds no stretch of time, so there are no watts in it"])
 
+    @property
+    def knots(self) -> list[tuple[int, int]]:
+        """Return all that watts follow from: instants in us, and the uJ from the first one to each."""
+        return list(zip(self._instants_us, self._joules_uj, strict=True))
+
     def mean_w(self, at_us: int = 0, span_us: int = 0) -> float:
         """Return the mean watts from an instant of the recording on; of all of it, where the span is 0."""
         if span_us <= 0:

@@ -20,6 +20,7 @@ from paceline_host.mixing.law import Mixing, MixingSettings
 from paceline_host.mixing.machine import MixingMachine
 from paceline_host.patience import Patience
 from paceline_host.peers import Terms
+from paceline_host.policy_notes import POLICY
 from paceline_host.simulation import faults as f
 from paceline_host.simulation.board import SimulatedBoard
 from paceline_host.simulation.clock import Clock
@@ -28,7 +29,7 @@ from paceline_host.simulation.host import SimulatedHost
 from paceline_host.simulation.line import Line, LinkModel
 from paceline_host.simulation.models import BoardModel
 from paceline_host.simulation.results import Outcome, RoundOutcome, outcome
-from paceline_host.simulation.scenario import Scenario
+from paceline_host.simulation.scenario import REGIME, Scenario
 from paceline_host.simulation.store import InlineMixingStore, InlineStore, MemoryMixingStore, MemoryStore
 from paceline_host.simulation.task import NAME, TrivialTask
 
@@ -43,6 +44,7 @@ class Tally:
     rounds: dict[int, RoundOutcome] = field(default_factory=dict)
     energy: dict[tuple[int, int], Energy] = field(default_factory=dict)
     lost: int = 0
+    notes: list[tuple[int, str]] = field(default_factory=list)  # of the policy, by round
 
     def saw(self, action: m.Action) -> None:
         """Take what the machine has decided."""
@@ -52,6 +54,8 @@ class Tally:
             self.energy[action.board, action.energy.window] = action.energy
         elif isinstance(action, m.StoreLoss):
             self.lost += 1
+        elif isinstance(action, m.Note) and action.kind == POLICY:
+            self.notes.append((action.round or 0, action.detail))
         elif isinstance(action, m.StoreSlices) and action.first:
             number = action.slices[0].round
             self.rounds[number] = RoundOutcome(number, {s.board: s.samples for s in action.slices})
@@ -157,7 +161,7 @@ def opened(
     mixing = MixingSettings(slice=scenario.slice)
     run_id = f"{folder.parent.name}/{folder.name}" if folder is not None else f"simulated/{policy_name}"
     row = records.Run(
-        run_id=clip(run_id), policy=policy_name, regime=regime_of(entry, "pma"), seed=scenario.seed,
+        run_id=clip(run_id), policy=policy_name, regime=regime_of(entry, REGIME), seed=scenario.seed,
         budget=budget, rounds=scenario.rounds, samples=scenario.samples, batch=scenario.batch,
         task=NAME, data_label="none: simulated", options={"minimum": scenario.minimum},
         energy_required=False, boards=len(names), fsync=False, declared=declared,
@@ -176,4 +180,5 @@ def simulate(world: World, policy_name: str, stopping: Callable[[], bool]) -> Ou
     """Run a world and return its figures."""
     finish = world.run(stopping)
     closed = world.machine.round_seconds
-    return outcome(policy_name, finish, closed, world.tally.rounds, world.tally.energy, world.tally.lost)
+    tally = world.tally
+    return outcome(policy_name, finish, closed, tally.rounds, tally.energy, tally.lost, tally.notes)

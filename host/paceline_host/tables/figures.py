@@ -115,7 +115,7 @@ def change(runs: Runs, policy: str, against: str, metric: str) -> float | None:
 def _findings(one: Expectation, by_row: Mapping[str, Sequence[Runs]]) -> list[Finding]:
     found = []
     for name, seeds in by_row.items():
-        if one.rows and not name.startswith(one.rows):
+        if not one.concerns(name):
             continue
         if not any(one.policy in runs for runs in seeds):
             continue

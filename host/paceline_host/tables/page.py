@@ -67,7 +67,10 @@ def _expectations(made: Figures) -> list[str]:
         lines += [
             _cells([one.what, _limits(one), finding.row, _found(one, finding), finding.verdict]) for finding in findings
         ]
+        if not findings:
+            lines.append(_cells([one.what, _limits(one), "none is finished", "not stated", OPEN]))
     counts = {v: sum(f.verdict == v for _, found in made.expectations for f in found) for v in (SEEN, NOT_SEEN, OPEN)}
+    counts[OPEN] += sum(not found for _, found in made.expectations)
     return [*lines, "", ", ".join(f"{count} {name}" for name, count in counts.items()) + ".", ""]
 
 
