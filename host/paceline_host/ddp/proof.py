@@ -47,7 +47,7 @@ class Difference:
 
 
 class Ramp:
-    """Shares in proportion to 1, 2, 3, ...: no two alike, where the budget allows; without a minimum the first has 1."""
+    """Shares in proportion to 1, 2, 3, ...: no two alike, where the budget allows; the first has 1 if it may."""
 
     heeds_waits = False
     every = 0
