@@ -152,6 +152,14 @@ def check_exactly_once(ledger: Ledger, f: rm.RunFacts, rounds: int | None = None
             assert all((done.slice.round, done.slice.index) != (round_, s.redealt_from) for done in ledger.accepted)
 
 
+def check_shown(world: World) -> None:
+    """Assert that people are shown of the last round what was counted of it."""
+    last = max(world.ledger.rounds)
+    for index, board in enumerate(world.machine.boards):
+        counted = [done for done in world.ledger.accepted if done.slice.round == last and done.board == index]
+        assert board.counted == sum(done.slice.samples for done in counted), board.name
+
+
 class FakeStore:
     """Takes the host's store actions; `settle` carries out some of them and returns the events they lead to."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -398,3 +398,11 @@ def check_rounds(world: RankWorld) -> None:
         assert sum(item.samples for item in planned) == budget
         for part in closed.parts:
             assert world.journal.slices[closed.round, part.slice.index] == part.slice
+    if world.machine.boards[0].counted is not None:
+        check_shown(world, world.journal.closed[-1].parts)
+
+
+def check_shown(world: World, parts: Sequence[ds.RankPart]) -> None:
+    """Assert that people are shown of the last round what the journal has of it."""
+    for index, board in enumerate(world.machine.boards):
+        assert board.counted == sum(part.slice.samples for part in parts if part.board == index), board.name

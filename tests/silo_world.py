@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.fakes import FakeBoard, sha
-from tests.rank_world import FakeRank, RankStore, RankWorld, next_state
+from tests.rank_world import FakeRank, RankStore, RankWorld, check_shown, next_state
 
 from paceline.uneven import Deal
 from paceline.wire import Assign, Load
@@ -210,6 +210,8 @@ def check_silos(world: SiloWorld) -> None:
         assert closed.left == left
         base = mean_of(given, world.facts.model_bytes)
         assert world.journal.states[closed.round] == base, f"round {closed.round} is not the mean of its silos"
+    if world.machine.boards[0].counted is not None:
+        check_shown(world, [part for one in world.rounds[-1].closed for part in one.steps.parts])
     for board, told in world.scheduled:
         silo = world.silos[world.of[board]]
         assert {world._index[name] for name in told["names"]} <= set(silo.boards), "a group crosses a silo's border"

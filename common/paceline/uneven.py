@@ -21,8 +21,13 @@ class Deal:
     """`shares` places of each rank, dealt over `steps`. The places are numbered from 0."""
 
     def __init__(self, shares: Sequence[int], steps: int, minimum: int = 1) -> None:
-        """Raises CoreError when a share does not give `minimum` a step; it names the most steps that are possible."""
+        """Raises CoreError when a share does not give `minimum` a step, or all together do not give each step a sample;
+        it names the most steps that are possible.
+        """
         self.shares = tuple(int(share) for share in shares)
+        if sum(self.shares) < steps and not minimum:
+            text = f"{sum(self.shares)} samples do not give each of {steps} steps one"
+            raise CoreError(f"{text}; expected at most {sum(self.shares)} steps")
         self.steps = steps
         self.batches = batch_schedule(self.shares, steps, minimum)
         self.totals = [sum(row) for row in self.batches]

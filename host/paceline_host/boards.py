@@ -68,6 +68,7 @@ class Board:
     base: str = ""  # the model it is known to hold
     share: int = 0  # samples of this round that were leased to it
     done: int = 0  # of them, those accepted
+    counted: int | None = None  # of the last round that is over; None: this life of the host has ended none yet
     failures: int = 0
     barred: bool = False
     departed: bool = False  # its process is known to be no more

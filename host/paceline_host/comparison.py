@@ -35,7 +35,7 @@ from paceline_host import planner, records, regimes
 from paceline_host.ddp import run as ddp_run
 from paceline_host.ddp.machine import RankMachine
 from paceline_host.ddp.store import RankStore
-from paceline_host.experiment import Experiment, load_experiment
+from paceline_host.experiment import Experiment, FleetSettings, load_experiment
 from paceline_host.hfl import run as hfl_run
 from paceline_host.hfl.machine import SiloMachine
 from paceline_host.hfl.silos import Silo, as_rows
@@ -46,7 +46,7 @@ from paceline_host.mixing.machine import MixingMachine
 from paceline_host.mixing.store import MixingStore
 from paceline_host.muster import Muster
 from paceline_host.peers import Terms
-from paceline_host.profile import load_profile
+from paceline_host.profile import Profile, load_profile
 from paceline_host.psl import run as psl_run
 from paceline_host.psl.machine import SplitMachine
 from paceline_host.psl.store import SplitStore
@@ -113,6 +113,17 @@ def held(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def boards_of(fleet: FleetSettings) -> tuple[Profile | None, list[str]]:
+    """Return a fleet's profile, if it is emulated, and its boards' names. Raises PacelineError."""
+    if fleet.kind == "local":
+        profile = load_profile(fleet.profile)
+        return profile, [board.name for board in profile.boards]
+    names = list(read_boards(Path(fleet.keys) / "boards", []))
+    if not names:
+        raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
+    return None, names
+
+
 def load_folder(folder: Path) -> tuple[Path, Experiment]:
     """Return the comparison's folder and the experiment of what is to be taken up: a comparison, or one run in it.
 
@@ -158,11 +169,7 @@ class Comparison:
         self._rules: list[dict[str, object]] = []
         self._budget = hfl_run.budget(experiment) or experiment.run.budget  # samples a round, of all boards
         fleet = experiment.fleet
-        self.profile = load_profile(fleet.profile) if fleet.kind == "local" else None
-        profile, folder = self.profile, Path(fleet.keys) / "boards"
-        self.names = [b.name for b in profile.boards] if profile is not None else list(read_boards(folder, []))
-        if not self.names:
-            raise SettingsError([f"{fleet.keys}/boards holds no .pub file; copy each board's NAME.pub there"])
+        self.profile, self.names = boards_of(fleet)
         for policy in experiment.policies():
             if reports is not None:
                 self._check_reports(reports / folder_name(policy), policy)

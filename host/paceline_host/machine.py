@@ -604,6 +604,8 @@ class RoundMachine(Muster):
             self._end("finished", now_s)
         elif self._reopened is not None:
             self.round_seconds.append(self._reopened.elapsed_s)
+            done = self._reopened.done
+            self._keep_counted([sum(n for board, n in done if board == i) for i in range(len(self.boards))])
             self._out.append(FinishRound(self.round))
 
     _MESSAGES: dict[type[Message], Callable[..., None]] = {

@@ -319,10 +319,16 @@ class Muster:
     # The end of a round and of the run ------------------------------------------------------------------------------
 
     def _tell_round_closed(self) -> None:
+        self._keep_counted([board.done for board in self.boards])
         for index, board in enumerate(self.boards):
             if board.session is not None and board.begun:
                 board.energies_owed += 1
                 self._hold(index, RoundClosed(board.session.nonce, self.facts.run, self.round, 0))
+
+    def _keep_counted(self, samples: Sequence[int]) -> None:
+        """Keep what each board's part of the round that is over came to, for those who look on."""
+        for board, count in zip(self.boards, samples, strict=True):
+            board.counted = count
 
     def _goes_on(self, closed: int, now_s: float) -> bool:
         """Tell whether a round follows the one that is closed; if not, the run ends here."""

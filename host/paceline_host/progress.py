@@ -45,6 +45,7 @@ class BoardView:
     energy_label: str  # "modelled" or the meter's name
     waiting_for: str  # empty: it works
     since_s: float  # how long it has been doing that
+    counted: int | None = None  # samples of the last round that is over; None: an earlier life of the host ended it
 
 
 class Progress:
@@ -76,7 +77,8 @@ class Progress:
             self._write(self._block(header, views), keep=False)
         elif len(header.round_seconds) > self._closed:
             self._closed = len(header.round_seconds)
-            self._write(self._block(header.of_round(self._closed), self._ended(boards)), keep=True)
+            if ended := _ended(boards):
+                self._write(self._block(header.of_round(self._closed), ended), keep=True)
         self._last = header, views
 
     def done(self) -> None:
@@ -87,12 +89,6 @@ class Progress:
         """A board that has finished its share still shows it until the round is over."""
         share = self._shares[board.name] = max(board.share, self._shares.get(board.name, 0))
         return board if board.share else replace(board, share=share, done=share)
-
-    def _ended(self, boards: Sequence[BoardView]) -> list[BoardView]:
-        """Return the shares of the round that is over with what is known of costs now."""
-        last = {board.name: board.share for board in self._last[1]} if self._last else {}
-        shares = [(board, last.get(board.name, board.share)) for board in boards]
-        return [replace(board, share=share, done=share) for board, share in shares]
 
     def _block(self, header: Header, boards: Sequence[BoardView]) -> list[str]:
         columns, rows = shutil.get_terminal_size((110, 50))
@@ -112,6 +108,12 @@ class Progress:
             self._stream.write(up + "".join(f"{line}{clear}\n" for line in lines) + below)
             self._stream.flush()
         self._drawn = 0 if keep or not self._moves else len(lines)
+
+
+def _ended(boards: Sequence[BoardView]) -> list[BoardView]:
+    """Return what was counted of the round that is over, with what is known of costs now."""
+    counts = [(board, board.counted) for board in boards if board.counted is not None]
+    return [replace(board, share=count, done=count) for board, count in counts]
 
 
 def head(header: Header) -> str:

@@ -35,6 +35,7 @@ def board_views(machine: Muster, now_s: float) -> list[BoardView]:
                 energy_label=board.ready.energy_source if board.ready else "",
                 waiting_for=_waiting(machine, board),
                 since_s=now_s - board.since_s,
+                counted=board.counted,
             )
         )
     return views

@@ -41,6 +41,12 @@ def test_a_budget_that_is_too_small_names_the_most_steps() -> None:
         equal_shares(12, 4, 4)
 
 
+def test_where_ranks_may_pause_each_step_has_a_sample_all_the_same() -> None:
+    assert Deal([1, 3], 4, 0).totals == [1, 1, 1, 1]
+    with pytest.raises(CoreError, match="4 samples do not give each of 5 steps one; expected at most 4 steps"):
+        Deal([1, 3], 5, 0)
+
+
 def test_equal_paces_have_no_variation_and_no_loss() -> None:
     found = imbalance([[1.0, 1.0], [1.0, 1.0]], [10, 10])
     assert (found.step_cv, found.round_cv, found.ratio) == (0.0, 0.0, 1.0)

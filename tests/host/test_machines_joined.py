@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import fakes
-from tests.fakes import MODEL_BYTES, FakeBoard, World, check_exactly_once, model_of, sha
+from tests.fakes import MODEL_BYTES, FakeBoard, World, check_exactly_once, check_shown, model_of, sha
 
 from paceline_host import machine as rm
 
@@ -35,6 +35,8 @@ def check_run(world: World, finish: rm.Finish) -> None:
     """Assert the laws of a run that was not stopped."""
     assert finish == rm.Finish(True, "finished")
     check_exactly_once(world.ledger, world.facts, world.facts.rounds)
+    if world.machine.boards[0].counted is not None:  # else this life of the host had no round to close
+        check_shown(world)
     assert world.ledger.rounds == list(range(1, world.facts.rounds + 1))
     for board, work, model in world.started:
         assert model == sha(model_of(work.round - 1)), f"board {board} works from another model than its round's"

@@ -240,7 +240,8 @@ def test_a_stopped_run_is_recovered_to_the_same_bits(tmp_path: Path) -> None:
         assert ledger.verify().ok
     open_ = sum(item.samples for item in found.machine.open_slices)
     assert (found.standing.dealt, open_ > 0) == (counted + open_, True)
-    assert counted == 1200 * found.standing.closed + sum(found.standing.counted.values())
+    of_open = sum(sum(boards.values()) for boards in found.standing.counted.values())
+    assert counted == 1200 * found.standing.closed + of_open
 
 
 def test_a_damaged_checkpoint_is_made_anew_from_the_updates(tmp_path: Path) -> None:

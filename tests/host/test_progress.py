@@ -45,8 +45,8 @@ def header(round_: int, *seconds: float) -> Header:
     return Header("time", round_, 8, "working", seconds)
 
 
-def view(name: str, share: int = 0, done: int = 0, waits: str = "") -> BoardView:
-    return BoardView(name, share, done, 0.00123, 0.0456, "modelled", waits, 1.5)
+def view(name: str, share: int = 0, done: int = 0, waits: str = "", counted: int | None = None) -> BoardView:
+    return BoardView(name, share, done, 0.00123, 0.0456, "modelled", waits, 1.5, counted)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_without_a_terminal_each_round_leaves_one_block() -> None:
     stream = io.StringIO()
     progress = Progress(stream)
     for round_, seconds in ((1, ()), (1, ()), (2, (3.0,)), (2, (3.0,)), (3, (3.0, 2.0))):
-        progress.show(Header("time", round_, 8, "working", seconds), [view("pi-4", 100 * round_, 5)])
+        progress.show(Header("time", round_, 8, "working", seconds), [view("pi-4", 100 * round_, 5, counted=90)])
     lines = stream.getvalue().splitlines()
     assert "\x1b" not in stream.getvalue()
     assert [line for line in lines if line.startswith("time")] == [
@@ -119,7 +119,16 @@ def test_without_a_terminal_each_round_leaves_one_block() -> None:
         "time: round 2/8 is over; last 2.00 s, so far 5.0 s, about 12 s to go",
     ]
     assert len(lines) == 4
-    assert "100/100" in lines[1]
+    assert "    90/90 " in lines[1], "what was counted, not what was dealt"
+
+
+def test_a_round_that_an_earlier_host_has_closed_is_not_told_again() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress.show(header(2, 3.0), [view("pi-4", 100, 5)])
+    assert stream.getvalue() == ""
+    progress.show(header(3, 3.0, 2.0), [view("pi-4", 100, 5, counted=100)])
+    assert stream.getvalue().startswith("time: round 2/8 is over")
 
 
 def test_a_stream_that_knows_no_blocks_gets_plain_characters() -> None:
@@ -129,7 +138,7 @@ def test_a_stream_that_knows_no_blocks_gets_plain_characters() -> None:
     stream = Plain()
     progress = Progress(stream)
     progress.show(header(1), [view("pi-4", 100, 50)])
-    progress.show(header(2, 1.0), [view("pi-4", 100, 50)])
+    progress.show(header(2, 1.0), [view("pi-4", 100, 50, counted=100)])
     assert "############" in stream.getvalue()
     stream.getvalue().encode("ascii")
 

@@ -47,11 +47,14 @@ def test_plain_text_off_loopback_is_refused_before_anything_starts(kind: Literal
         ({"min_batch": 50}, "run.min_batch = 50: {} so many in a step; expected at most 40"),
         ({"minimum": 100}, "run.minimum = 100: {} so many each; expected at most 40"),
         ({"minimum": 40, "min_batch": 0}, ""),
+        ({"steps": 120, "min_batch": 0}, ""),
+        ({"steps": 121, "min_batch": 0}, "run.steps = 121: {} each step one; expected at most 120 steps"),
     ],
 )
 def test_the_key_that_asks_for_too_much_is_the_one_that_is_named(keys: dict[str, int], fault: str) -> None:
     run = replace(RUN, **keys)  # type: ignore[arg-type]
-    assert too_little(run, 120, 3) == fault.format("a budget of 120 samples does not give 3 boards")
+    boards = "" if run.steps > 120 else " 3 boards"
+    assert too_little(run, 120, 3) == fault.format(f"a budget of 120 samples does not give{boards}")
 
 
 def test_a_budget_without_a_sample_for_each_board_is_itself_named() -> None:

@@ -6,6 +6,7 @@ Its state is what such training goes on from: model, optimiser memory and number
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -73,8 +74,8 @@ class Trainable:
         return self.state()
 
 
-def step_of(trainable: Trainable, indices: Indices, moved: Buffer) -> tuple[float, float]:
-    """Compare a model that moved from the initial one by its gradient with the gradient of the mean over samples.
+def way_of(trainable: Trainable, batches: Sequence[Indices], moved: Buffer) -> tuple[float, float]:
+    """Compare how far a model moved from the initial one with the steps of one process on these batches.
 
     Returns the largest difference of a component, and the largest component.
     """
@@ -82,9 +83,11 @@ def step_of(trainable: Trainable, indices: Indices, moved: Buffer) -> tuple[floa
     flat.load(moved)
     theirs = flat.weights.clone()
     trainable.initial_state()
-    theirs = flat.weights - theirs
-    x, y = trainable.batch(indices, 0)
-    flat.gradient.zero_()
-    loss = trainable.loss(flat.module(x), y)
-    loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
-    return float((theirs - flat.gradient).abs().max()), float(flat.gradient.abs().max())
+    first = flat.weights.clone()
+    for indices in batches:
+        x, y = trainable.batch(indices, 0)
+        flat.gradient.zero_()
+        loss = trainable.loss(flat.module(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
+        trainable.optimiser.step(flat.gradient)
+    return float((theirs - flat.weights).abs().max()), float((first - flat.weights).abs().max())

@@ -144,12 +144,15 @@ class RankClosing(RankGroups):
         return parts
 
     def _observe(self, parts: Sequence[RankPart]) -> None:
+        for index, board in enumerate(self.boards):  # also of one that was lost: its steps stay counted
+            board.share = board.done = sum(part.slice.samples for part in parts if part.board == index)
+        for member in self._work.values():
+            member.hold.samples = 0  # they are among those that are done
         for part in parts:
             if part.result is None or part.commit is None or not part.result.compute_us:
                 continue
-            samples = sum(other.slice.samples for other in parts if other.board == part.board)
             board = self.boards[part.board]
-            board.done = samples
+            samples = board.done
             energy_j = None if part.commit.compute_uj is None else part.commit.compute_uj * 1e-6
             self._planner.observe(part.board, part.result.compute_us * 1e-6, energy_j, samples)
             board.energy_per_sample_j = None if energy_j is None else energy_j / samples

@@ -2,7 +2,8 @@
 """`paceline verify ddp`: one step over the fleet, compared with what one process makes of the same samples.
 
 With plain gradient descent at rate 1 the weights move by the gradient, so the whole way is tried as runs use it: the
-schedule, the group, the hook. Shares are unequal on purpose, since equal ones hide the mean of means.
+schedule, the group, the hook. Shares are unequal on purpose, since equal ones hide the mean of means. Where a rank may
+pause, it is two steps, in one of which the first rank has no sample.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from paceline.errors import RunError, SettingsError
 from paceline.policies import Policy, policy
 from paceline.talk import Talk
 from paceline.tasks import Task
-from paceline.tasks.modules import Trainable, step_of
+from paceline.tasks.modules import Trainable, way_of
+from paceline.uneven import Deal
 from paceline_host import checkpoint, planner
-from paceline_host.comparison import Comparison, Watcher, folder_name, new_folder
+from paceline_host.comparison import Comparison, Watcher, boards_of, folder_name, new_folder
+from paceline_host.ddp.run import too_little
 from paceline_host.embedded import run_embedded
 from paceline_host.experiment import Experiment
 
@@ -29,7 +32,7 @@ ALLOWED = {"float64": 1e-10, "float32": 1e-3}
 
 @dataclass(frozen=True)
 class Difference:
-    """What a step over the fleet and one alone differ by."""
+    """What the step (or both) over the fleet and alone differ by."""
 
     precision: str
     largest: float  # of any component
@@ -44,7 +47,7 @@ class Difference:
 
 
 class Ramp:
-    """Shares in proportion to 1, 2, 3, ...: no two alike, where the budget allows."""
+    """Shares in proportion to 1, 2, 3, ...: no two alike, where the budget allows; the first has 1 if it may."""
 
     heeds_waits = False
     every = 0
@@ -57,7 +60,10 @@ class Ramp:
     def plan(self, present: Sequence[int]) -> list[int]:
         """Return the shares of the present boards."""
         costs = [1.0 / (i + 1) for i in range(len(present))]
-        self.shares = allocate(costs, self._budget, minimum=self._minimum)
+        if self._minimum or len(costs) < 2:
+            self.shares = allocate(costs, self._budget, minimum=self._minimum)
+        else:
+            self.shares = [1, *allocate(costs[1:], self._budget - 1, minimum=1)]
         return self.shares
 
     def observe(self, board: int, seconds: float, energy_j: float | None, samples: int) -> None:
@@ -109,38 +115,39 @@ def variant(experiment: Experiment, precision: str, boards: int) -> Experiment:
         raise SettingsError(
             [f'run.regime = "{run.regime}": expected "ddp"; its ranks are one group, of silos each is one']
         )
-    batch = max(-(-run.budget // run.steps), boards * (boards + 1) // 2)
+    steps = 1 if run.min_batch else 2
+    samples = max(-(-run.budget // run.steps) * steps, boards * (boards + 1) // 2, steps)
     task = {**experiment.task, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0, "precision": precision}
     return replace(
-        experiment, task=task,
-        run=replace(
-            run, rounds=1, steps=1, budget=batch, policies=(POLICY,), minimum=1, min_batch=max(1, run.min_batch)
-        ),
+        experiment, task=task, run=replace(run, rounds=1, steps=steps, budget=samples, policies=(POLICY,), minimum=1)
     )  # fmt: skip
 
 
 def verify(experiment: Experiment, precision: str, runs_dir: Path, talk: Talk) -> Difference:
-    """Run one step over the fleet and compare. Raises PacelineError."""
+    """Run one step over the fleet, or two, and compare. Raises PacelineError."""
     watcher = Watcher(talk.info, lambda name, machine, now_s: None, lambda folder, outcome: None)
-    first = OneStep(variant(experiment, precision, 1), watcher)
-    first.need_one_answer()
-    boards = len(first.names)
-    comparison = OneStep(variant(experiment, precision, boards), watcher)
+    boards = len(boards_of(experiment.fleet)[1])
+    one = variant(experiment, precision, boards)
+    if fault := too_little(experiment.run, experiment.run.budget, boards):
+        raise SettingsError([fault])
+    comparison = OneStep(one, watcher)
+    comparison.need_one_answer()
     folder = new_folder(runs_dir, "verify")
     if not run_embedded(comparison, folder, talk):
         raise RunError("the step over the fleet did not end well, as was said above; nothing can be compared")
     moved, _ = checkpoint.load(
         checkpoint.path(folder / folder_name(policy(POLICY)), 1), comparison.task.manifest
     )  # fmt: skip
-    return compare(comparison.task, moved, comparison.experiment.run.seed, comparison.experiment.run.budget,
-                   precision, comparison.ramp.shares)  # fmt: skip
+    return compare(comparison.task, moved, one.run.seed, Deal([one.run.budget], one.run.steps), precision,
+                   comparison.ramp.shares)  # fmt: skip
 
 
 def compare(
-    task: Task, moved: bytes, seed: int, samples: int, precision: str, shares: Sequence[int]
+    task: Task, moved: bytes, seed: int, deal: Deal, precision: str, shares: Sequence[int]
 ) -> Difference:  # fmt: skip
-    """Compare the model that a step over the fleet left with one process's step on the union batch."""
-    trainable = Trainable(task)
-    indices = permutation(seed, 0, task.samples)[:samples]
-    largest, gradient = step_of(trainable, indices, moved)
-    return Difference(precision, largest, gradient, samples, tuple(shares))
+    """Compare the model that the fleet left with one process's steps on the union batches, which `deal` deals to it."""
+    epochs = range(-(-sum(deal.shares) // task.samples))
+    indices = [index for epoch in epochs for index in permutation(seed, epoch, task.samples)]
+    batches = [[indices[place] for place in deal.places(step, 0)] for step in range(deal.steps)]
+    largest, gradient = way_of(Trainable(task), batches, moved)
+    return Difference(precision, largest, gradient, sum(deal.shares), tuple(shares))

@@ -52,7 +52,10 @@ def too_little(run: RunSettings, budget: int, boards: int) -> str:
     """Return which key asks for more than a budget has for so many boards, and how much it may; "": none does."""
     each = budget // boards
     if least(run) <= each:
-        return ""
+        if run.steps <= budget:
+            return ""
+        too_many = f"a budget of {budget} samples does not give each step one"  # where every rank may pause
+        return f"run.steps = {run.steps}: {too_many}; expected at most {budget} steps"
     has_not = f"a budget of {budget} samples does not give {boards} board{'s' * (boards > 1)}"
     if not each:
         return f"{has_not} one each; expected at least {least(run) * boards} samples"

@@ -34,7 +34,7 @@ class MixingMachine(RoundMachine):
         standing = standing or Standing()
         self._mixing = mixing
         self._dealt, self._closed = standing.dealt, standing.closed
-        self._missing = Counter({r: facts.budget - standing.counted.get(r, 0) for r in range(1, facts.rounds + 1)})
+        self._parts = {r: Counter(standing.counted.get(r, {})) for r in range(1, facts.rounds + 1)}  # boards' samples
         self._returned: deque[Slice] = deque()  # of boards that were lost; they are dealt before any other
         self._untold: set[int] = set()  # boards that work, and do not know yet that a round was closed
         self._opened_s = now_s  # the round before was closed
@@ -122,7 +122,7 @@ class MixingMachine(RoundMachine):
     def _mixed(self, event: Mixed, now_s: float) -> None:
         item = self._judging[event.lease][1].slice
         self._version, self._model, self._base = event.version, event.model, event.model_sha256
-        self._missing[item.round] -= item.samples
+        self._parts[item.round][event.board] += item.samples
         self._accepted(s.ResultStored(event.board, event.lease), now_s)
         if self.phase == "working":
             if event.board in self._untold:
@@ -132,7 +132,7 @@ class MixingMachine(RoundMachine):
     # Rounds ---------------------------------------------------------------------------------------------------------
 
     def _is_complete(self) -> bool:
-        return self._closed < self.facts.rounds and self._missing[self._closed + 1] == 0
+        return self._closed < self.facts.rounds and self._parts[self._closed + 1].total() == self.facts.budget
 
     def _close_if_complete(self, now_s: float) -> None:
         while self.phase in ("working", "starting") and self._is_complete():
@@ -158,6 +158,8 @@ class MixingMachine(RoundMachine):
 
     def _tell_round_closed(self) -> None:
         """Ask for joules; of a board that works when it has delivered, since the question ends its computing."""
+        parts = self._parts.pop(self._closed)
+        self._keep_counted([parts[index] for index in range(len(self.boards))])
         for index, board in enumerate(self.boards):
             if board.session is not None and board.begun:
                 if board.lease is None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from paceline.tensors import Manifest
@@ -17,12 +17,12 @@ from paceline_host.steps import Reopened
 def standing(ledger: Ledger) -> Standing:
     """Return where a run stands; rounds are closed in order."""
     closed = sum(row.closed_s is not None for row in ledger.rounds())
-    counted = Counter[int]()
+    counted = defaultdict[int, Counter[int]](Counter)
     for row in ledger.contributions(verdict="accepted"):
         if row.round > closed:
-            counted[row.round] += row.samples
+            counted[row.round][row.board] += row.samples
     dealt = sum(item.samples for item in ledger.slices() if item.redealt_from is None)
-    return Standing(len(ledger.mixes()), dealt, closed, dict(counted))
+    return Standing(len(ledger.mixes()), dealt, closed, counted)
 
 
 def reopened(ledger: Ledger, lives: int, last_s: float) -> Reopened:

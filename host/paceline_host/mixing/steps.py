@@ -27,7 +27,7 @@ class Standing:
     version: int = 0  # updates that are in the model
     dealt: int = 0  # places that were dealt
     closed: int = 0  # rounds
-    counted: Mapping[int, int] = field(default_factory=dict)  # samples accepted, by round that is not closed
+    counted: Mapping[int, Mapping[int, int]] = field(default_factory=dict)  # samples by open round, by board: accepted
 
 
 quicken((Mixed,))
