@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -310,7 +311,7 @@ def test_where_one_split_exists_every_goal_gives_it(goal: str) -> None:
 
 def test_an_impossible_deadline_names_the_nearest() -> None:
     with pytest.raises(
-        OutOfReachError, match=r"within 1 s; the shortest takes 1\.876 s \(all boards are full"
+        OutOfReachError, match=r"within 1 s; the shortest takes 1\.87601 s \(all boards are full"
     ) as caught:
         frontier("frontier:deadline=1s", ELEVEN, 6000)
     assert frontier(Goal("deadline", caught.value.nearest), ELEVEN, 6000).seconds == caught.value.nearest
@@ -323,6 +324,18 @@ def test_impossible_joules_name_the_nearest() -> None:
     with pytest.raises(OutOfReachError, match="least joules are 180") as caught:
         frontier("frontier:budget=100J", ELEVEN, 6000)
     assert frontier(Goal("budget", caught.value.nearest), ELEVEN, 6000).energy_j <= caught.value.nearest
+
+
+@pytest.mark.parametrize(("bound", "unit"), [("deadline", "s"), ("budget", "J")])
+def test_the_limit_that_is_shown_can_be_asked_for(bound: str, unit: str) -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        paces = [Pace(rng.uniform(1e-4, 2), rng.uniform(1e-3, 20), rng.uniform(0, 5)) for _ in range(4)]
+        with pytest.raises(OutOfReachError) as caught:
+            frontier(f"frontier:{bound}=1e-9{unit}", paces, 50)
+        shown = re.search(r"(?:takes|are) ([0-9.e+]+)", str(caught.value).split(";")[1])
+        assert shown is not None
+        frontier(f"frontier:{bound}={shown[1].rstrip('.')}{unit}", paces, 50)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
