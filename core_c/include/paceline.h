@@ -337,8 +337,8 @@ typedef struct pl_frontier {
 } pl_frontier;
 
 /* The plan that serves a goal best by the model: exact in real samples, in O(n log n). In whole ones it is the best of
- * all up to 2,048 boards, unless joules hardly depend on when the round ends, so that very many makespans (about 2^15 / n)
- * might be better; then, and with more boards, the best of some makespans around the real optimum. It is never longer and
+ * all up to 2,048 boards, unless joules (with PL_GOAL_EDP: joules times seconds) hardly depend on when the round ends, so
+ * that very many makespans (about 2^15 / n) might be better; then, and with more boards, the best of some makespans around the real optimum. It is never longer and
  * dearer than what the caller's times[n_times] (makespans of other plans) lead to. Sums are budget[n_groups], limits are
  * kept, so is the goal's.
  * Scratch: lanes[n], lots[n_groups], corners[4 n + 2 n_groups], whose first n_corners are the curve afterwards. */

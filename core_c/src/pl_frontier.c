@@ -617,16 +617,22 @@ static int64_t settle(const fleet *f, pl_lot *lot, double t, int64_t steps) {
 
 /* Go through all makespans at which a whole plan can be better than the best so far, by the curve, which no whole plan
  * beats. Each is the end of a sample, and at each every group has the best of its splits until then. So the best of
- * all is found, unless steps run out first: many boards, or joules that hardly depend on when the round ends. */
+ * all is found, unless steps run out first: many boards, or a goal that hardly depends on when the round ends. */
 static void sweep(search *s, const pl_corner curve[], uint32_t n_curve, uint32_t n, double t_whole) {
     const fleet *f = s->f;
-    uint32_t k = n_curve;
+    uint32_t k = n_curve, longest = 0;
     if (n > MANY) {
         return;
     }
     while (k > 0 && !may_beat(s, curve[k - 1].seconds, curve[k - 1].joules)) {
         k--;
     }
+    while (longest < k && !may_beat(s, curve[longest].seconds, curve[longest].joules)) {
+        longest++;
+    }
+    /* Between two corners joules fall evenly, so seconds times joules bend downwards: where neither corner can beat the
+     * best, nothing between them can. So behind the corner that follows the longest one that can, nothing does. */
+    double last = curve[longest > 0 ? longest - 1 : 0].seconds;
     double t = s->goal == PL_GOAL_TIME ? t_whole : curve[n_curve - 1].seconds;
     if (s->goal != PL_GOAL_TIME && k < n_curve) {
         if (k == 0) {
@@ -657,7 +663,7 @@ static void sweep(search *s, const pl_corner curve[], uint32_t n_curve, uint32_t
         t = next_end(f->lanes, n, t);
         if (t < 0.0 || s->goal == PL_GOAL_TIME || (s->goal == PL_GOAL_DEADLINE && t > s->limit) ||
             (s->goal == PL_GOAL_BUDGET && s->any && t > s->seconds) ||
-            (t > curve[0].seconds && !may_beat(s, t, energy_real(f, t)))) {
+            (t > last && !may_beat(s, t, energy_real(f, t)))) {
             return;
         }
         for (uint32_t g = 0; g < f->n_lots; g++) {
