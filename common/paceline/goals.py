@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from statistics import median
 
 from paceline import core
@@ -173,11 +174,16 @@ def _most(capacity: int | None) -> int:
     return core.U32_MAX if capacity is None else capacity
 
 
+def _up(limit: float) -> str:
+    """Return it in six digits, rounded up: what is shown can be asked for."""
+    return f"{Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(limit)):g}"
+
+
 def _out_of_reach(goal: Goal, paces: Sequence[Pace], figures: dict[str, float]) -> OutOfReachError:
     nearest = figures["nearest"]
     if goal.kind == "budget":
         return OutOfReachError(
-            f"no plan takes {goal.limit:g} J or less; least joules are {nearest:.6g}: ask for that or more, or for "
+            f"no plan takes {goal.limit:g} J or less; least joules are {_up(nearest)}: ask for that or more, or for "
             "frontier:energy", nearest,
         )  # fmt: skip
     least = [p.seconds(p.minimum) for p in paces]
@@ -185,7 +191,7 @@ def _out_of_reach(goal: Goal, paces: Sequence[Pace], figures: dict[str, float]) 
     why = "all boards are full then"
     if paces and least[late] >= figures["least_seconds"] * (1 - 1e-12):
         why = f"board {late} takes that long for its minimum alone"
-    text = f"no plan ends within {goal.limit:g} s; the shortest takes {figures['least_seconds']:.6g} s ({why})"
+    text = f"no plan ends within {goal.limit:g} s; the shortest takes {_up(figures['least_seconds'])} s ({why})"
     if goal.kind == "factor":
         text = f"no round is shorter than the shortest, {goal.limit:g}x of it is asked for"
     return OutOfReachError(f"{text}: ask for that or more, or for frontier:time", nearest)

@@ -314,6 +314,9 @@ typedef struct pl_lot {
     double t_min;
     double t_alone;
     double t_whole;
+    double end;
+    double joules;
+    double chosen;
     uint32_t rest;
     uint32_t start;
     uint32_t n;
@@ -333,9 +336,11 @@ typedef struct pl_frontier {
     uint32_t n_corners;   /* of the curve, from least E to least T; E is linear in between */
 } pl_frontier;
 
-/* The plan that serves a goal best by the model: exact in real samples, in O(n log n), and in whole ones the best of
- * those that some makespans around that optimum, and the caller's times[n_times] (makespans of other plans), lead to:
- * never longer and dearer than any of those plans. Sums are budget[n_groups], limits are kept, so is the goal's.
+/* The plan that serves a goal best by the model: exact in real samples, in O(n log n). In whole ones it is the best of
+ * all up to 2,048 boards, unless joules (with PL_GOAL_EDP: joules times seconds) hardly depend on when the round ends, so
+ * that very many makespans (about 2^15 / n) might be better; then, and with more boards, the best of some makespans around the real optimum. It is never longer and
+ * dearer than what the caller's times[n_times] (makespans of other plans) lead to. Sums are budget[n_groups], limits are
+ * kept, so is the goal's.
  * Scratch: lanes[n], lots[n_groups], corners[4 n + 2 n_groups], whose first n_corners are the curve afterwards. */
 int pl_frontier_plan(const pl_goal *goal, uint32_t n, const pl_pace paces[], uint32_t n_groups,
                      const uint32_t budget[], uint32_t n_times, const double times[], pl_lane lanes[], pl_lot lots[],

@@ -8,7 +8,7 @@
  * fills the boards by rising m. Walking T downwards from where no board's time binds, only sums of positive terms
  * change: D, the watts that a second more of patience saves a group. The round's end belongs where D passes Q. */
 
-enum { FEW = 64, EACH = 32, MANY = 2048, TRIALS = 64, COARSE = 12, STEPS = 256 };
+enum { FEW = 64, EACH = 32, MANY = 2048, TRIALS = 64, COARSE = 12, STEPS = 256, HALVINGS = 50, LANES = 1 << 15 };
 
 static const double NUMBER_MAX = 1e100, TAU_MIN = 1e-100;
 
@@ -76,6 +76,7 @@ typedef struct fleet {
     uint32_t n_lots;
     double base_j;    /* joules that no plan changes, at T = 0 */
     double outside_w; /* Q */
+    double margin_j;  /* of rounding in joules */
 } fleet;
 
 static bool is_number(double x) {
@@ -128,6 +129,11 @@ static double ends_at(const pl_lane *lane, uint32_t x) {
     return lane->fixed_seconds + lane->seconds_per_sample * ((double)lane->least + x);
 }
 
+/* What is saved until the others are done; one group waits for nobody. */
+static double spared(const fleet *f, const pl_pace *p) {
+    return f->n_lots > 1 ? p->spared_w : 0.0;
+}
+
 /* Copy the boards into lanes, group by group, by rising marginal joules; rows[2 n] is scratch. */
 static void line_up(uint32_t n, const pl_pace paces[], fleet *f, pl_lane lanes[], pl_corner rows[]) {
     f->base_j = 0.0;
@@ -137,7 +143,7 @@ static void line_up(uint32_t n, const pl_pace paces[], fleet *f, pl_lane lanes[]
         double m = marginal(p);
         rows[i] = (pl_corner){ m, i };
         f->base_j += p->fixed_j - p->wait_w * p->fixed_seconds + m * p->minimum;
-        f->outside_w += p->wait_w - p->spared_w;
+        f->outside_w += p->wait_w - spared(f, p);
     }
     sort_corners(rows, rows + n, n);
     for (uint32_t k = 0; k < n; k++) {
@@ -151,7 +157,7 @@ static void line_up(uint32_t n, const pl_pace paces[], fleet *f, pl_lane lanes[]
         lanes[lot->start + lot->n++] = lane;
         double begin = ends_at(&lane, 0);
         lot->low = begin > lot->low ? begin : lot->low;
-        lot->inside_w += p->spared_w;
+        lot->inside_w += spared(f, p);
         if (lane.room > 0) {
             lot->rate += 1.0 / lane.seconds_per_sample;
             lot->slack = lane.seconds_per_sample > lot->slack ? lane.seconds_per_sample : lot->slack;
@@ -371,71 +377,82 @@ static double energy_real(const fleet *f, double t) {
 
 /* Whole plans ---- */
 
-/* A plan by the ends that its groups are given. */
-typedef struct plan {
-    double t;
-    double seconds;
-    double joules;
-    bool late; /* groups that may end alone do so one sample later */
-} plan;
-
-/* The cheapest whole split in which all end by t; false: there is none. */
-static bool plan_at(const fleet *f, double t, bool late, plan *p, uint32_t shares[]) {
-    *p = (plan){ t, 0.0, f->base_j, late };
-    for (uint32_t g = 0; g < f->n_lots; g++) {
-        const pl_lot *lot = &f->lots[g];
-        double end = t, joules, ends;
-        if (lot->n == 0) {
-            continue;
-        }
-        if (lot->inside_w > 0.0) {
-            end = group_end(lot, t) + (late ? lot->slack + 1e-6 * lot->slack : 0.0);
-            end = end > lot->t_whole ? end : lot->t_whole;
-            end = end < t ? end : t;
-        }
-        if (!fill_whole(f->lanes, lot, end, &joules, &ends, shares)) {
-            return false;
-        }
-        p->joules += lot->inside_w * ends + joules;
-        p->seconds = ends > p->seconds ? ends : p->seconds;
-    }
-    p->joules += f->outside_w * p->seconds;
-    return true;
-}
-
+/* What is looked for, and the best so far. Each group's end in it is lot->chosen. */
 typedef struct search {
     const fleet *f;
     uint32_t goal;
     double limit;
     bool any;
-    plan best;
+    double seconds;
+    double joules;
 } search;
 
-static bool is_better(const search *s, const plan *a, const plan *b) {
-    double x = a->joules, y = b->joules;
-    if (s->goal == PL_GOAL_TIME || s->goal == PL_GOAL_BUDGET) {
-        return a->seconds < b->seconds || (a->seconds == b->seconds && x < y);
+/* Give a group the cheapest whole split that ends by t, where that is better than what it has. */
+static void offer(const fleet *f, pl_lot *lot, double t) {
+    double joules, ends;
+    if (!fill_whole(f->lanes, lot, t, &joules, &ends, (uint32_t *)0)) {
+        return;
     }
-    if (s->goal == PL_GOAL_EDP) {
-        x *= a->seconds;
-        y *= b->seconds;
+    joules += lot->inside_w * ends;
+    if (lot->end < 0.0 || joules < lot->joules || (joules == lot->joules && ends < lot->end)) {
+        lot->end = ends;
+        lot->joules = joules;
     }
-    return x < y || (x == y && a->seconds < b->seconds);
 }
 
-static void consider(search *s, double t) {
-    for (int late = 0; late < (s->f->n_lots > 1 ? 2 : 1); late++) {
-        plan p;
-        if (!plan_at(s->f, t, late != 0, &p, (uint32_t *)0) ||
-            (s->goal == PL_GOAL_DEADLINE && !(p.seconds <= s->limit)) ||
-            (s->goal == PL_GOAL_BUDGET && !(p.joules <= s->limit))) {
-            continue;
-        }
-        if (!s->any || is_better(s, &p, &s->best)) {
-            s->any = true;
-            s->best = p;
+/* Keep the plan that the groups have now, where it is the best yet. */
+static void keep(search *s) {
+    const fleet *f = s->f;
+    double seconds = 0.0, joules = f->base_j;
+    for (uint32_t g = 0; g < f->n_lots; g++) {
+        const pl_lot *lot = &f->lots[g];
+        if (lot->n > 0) {
+            if (lot->end < 0.0) {
+                return; /* no split of it ends so soon */
+            }
+            joules += lot->joules;
+            seconds = lot->end > seconds ? lot->end : seconds;
         }
     }
+    joules += f->outside_w * seconds;
+    if ((s->goal == PL_GOAL_DEADLINE && !(seconds <= s->limit)) || (s->goal == PL_GOAL_BUDGET && !(joules <= s->limit))) {
+        return;
+    }
+    bool by_time = s->goal == PL_GOAL_TIME || s->goal == PL_GOAL_BUDGET;
+    double x = by_time ? seconds : joules, y = by_time ? s->seconds : s->joules;
+    if (s->goal == PL_GOAL_EDP) {
+        x *= seconds;
+        y *= s->seconds;
+    }
+    if (s->any && !(x < y || (x == y && (by_time ? joules < s->joules : seconds < s->seconds)))) {
+        return;
+    }
+    s->any = true;
+    s->seconds = seconds;
+    s->joules = joules;
+    for (uint32_t g = 0; g < f->n_lots; g++) {
+        f->lots[g].chosen = f->lots[g].end;
+    }
+}
+
+/* Try to end by t: a group that may end alone does so where its real optimum is, or a sample later, or at t. */
+static void consider(search *s, double t) {
+    const fleet *f = s->f;
+    for (uint32_t g = 0; g < f->n_lots; g++) {
+        pl_lot *lot = &f->lots[g];
+        lot->end = -1.0;
+        if (lot->n > 0 && lot->inside_w > 0.0) {
+            double alone = group_end(lot, t);
+            double late = alone + lot->slack + 1e-6 * lot->slack;
+            alone = alone > lot->t_whole ? alone : lot->t_whole;
+            offer(f, lot, alone < t ? alone : t);
+            offer(f, lot, late < t ? late : t);
+        }
+        if (lot->n > 0) {
+            offer(f, lot, t);
+        }
+    }
+    keep(s);
 }
 
 /* Try whole plans around the real optimum. */
@@ -527,6 +544,136 @@ static pl_corner optimum(uint32_t goal, double limit, const pl_corner curve[], u
     return best;
 }
 
+/* All whole plans ---- */
+
+/* The size of the terms that joules are a sum of. */
+static double rough_j(uint32_t n, const pl_pace paces[], const uint32_t budget[], double t_whole) {
+    double joules = 0.0;
+    for (uint32_t i = 0; i < n; i++) {
+        const pl_pace *p = &paces[i];
+        double most = p->capacity < budget[p->group] ? p->capacity : budget[p->group];
+        joules += p->fixed_j + p->energy_per_sample_j * most + p->wait_w * (t_whole + p->seconds_per_sample * most);
+    }
+    return joules;
+}
+
+/* Whether a whole plan that ends at t, where real samples take so many joules, could be better than the best so far. */
+static bool may_beat(const search *s, double t, double joules) {
+    joules -= s->f->margin_j;
+    if (s->goal == PL_GOAL_BUDGET) {
+        return joules <= s->limit;
+    }
+    return !s->any || (s->goal == PL_GOAL_EDP ? joules * t < s->joules * s->seconds : joules < s->joules);
+}
+
+/* When the first sample after t ends; negative: none does. */
+static double next_end(const pl_lane lanes[], uint32_t n, double t) {
+    double next = -1.0;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t x = whole_room(&lanes[k], t);
+        if (x < lanes[k].room) {
+            double ends = ends_at(&lanes[k], x + 1);
+            next = next < 0.0 || ends < next ? ends : next;
+        }
+    }
+    return next;
+}
+
+/* A lower bound on what a group takes that ends at t, by the whole. */
+static double alone_j(const fleet *f, const pl_lot *lot, double t) {
+    return lot->inside_w * t + fill_real(f->lanes, lot, t) - f->margin_j;
+}
+
+/* Give a group the best of all its splits that end by t, in so many steps at most; returns what is left of them. */
+static int64_t settle(const fleet *f, pl_lot *lot, double t, int64_t steps) {
+    lot->end = -1.0;
+    offer(f, lot, t);
+    if (!(lot->inside_w > 0.0)) {
+        return steps;
+    }
+    double high = group_end(lot, t), low = lot->t_whole, late = high + lot->slack + 1e-6 * lot->slack;
+    high = high > low ? high : low;
+    offer(f, lot, late < t ? late : t);
+    if (low < high && alone_j(f, lot, low) >= lot->joules) { /* begin where the group can become better than that */
+        double begin = high;
+        for (unsigned k = 0; k < HALVINGS; k++) {
+            double middle = low + (begin - low) * 0.5;
+            if (alone_j(f, lot, middle) < lot->joules) {
+                begin = middle;
+            } else {
+                low = middle;
+            }
+        }
+    }
+    offer(f, lot, low);
+    while ((low = next_end(&f->lanes[lot->start], lot->n, low)) >= 0.0 && low <= t && (steps -= lot->n) > 0) {
+        if (low > high && alone_j(f, lot, low) >= lot->joules) {
+            break;
+        }
+        offer(f, lot, low);
+    }
+    return steps;
+}
+
+/* Go through all makespans at which a whole plan can be better than the best so far, by the curve, which no whole plan
+ * beats. Each is the end of a sample, and at each every group has the best of its splits until then. So the best of
+ * all is found, unless steps run out first: many boards, or a goal that hardly depends on when the round ends. */
+static void sweep(search *s, const pl_corner curve[], uint32_t n_curve, uint32_t n, double t_whole) {
+    const fleet *f = s->f;
+    uint32_t k = n_curve, longest = 0;
+    if (n > MANY) {
+        return;
+    }
+    while (k > 0 && !may_beat(s, curve[k - 1].seconds, curve[k - 1].joules)) {
+        k--;
+    }
+    while (longest < k && !may_beat(s, curve[longest].seconds, curve[longest].joules)) {
+        longest++;
+    }
+    /* Between two corners joules fall evenly, so seconds times joules bend downwards: where neither corner can beat the
+     * best, nothing between them can. So behind the corner that follows the longest one that can, nothing does. */
+    double last = curve[longest > 0 ? longest - 1 : 0].seconds;
+    double t = s->goal == PL_GOAL_TIME ? t_whole : curve[n_curve - 1].seconds;
+    if (s->goal != PL_GOAL_TIME && k < n_curve) {
+        if (k == 0) {
+            return;
+        }
+        pl_corner a = curve[k - 1], b = curve[k];
+        double low = 0.0, high = 1.0; /* of the way from b, which cannot beat it, to a, which can */
+        for (unsigned half = 0; half < HALVINGS; half++) {
+            double part = low + (high - low) * 0.5;
+            if (may_beat(s, b.seconds + part * (a.seconds - b.seconds), b.joules + part * (a.joules - b.joules))) {
+                high = part;
+            } else {
+                low = part;
+            }
+        }
+        t = b.seconds + low * (a.seconds - b.seconds);
+    }
+    t = t > t_whole ? t : t_whole;
+    int64_t steps = LANES;
+    for (uint32_t g = 0; g < f->n_lots && steps > 0; g++) {
+        if (f->lots[g].n > 0) {
+            steps = settle(f, &f->lots[g], t, steps);
+        }
+    }
+    while (steps > 0) {
+        keep(s);
+        steps -= n + f->n_lots;
+        t = next_end(f->lanes, n, t);
+        if (t < 0.0 || s->goal == PL_GOAL_TIME || (s->goal == PL_GOAL_DEADLINE && t > s->limit) ||
+            (s->goal == PL_GOAL_BUDGET && s->any && t > s->seconds) ||
+            (t > last && !may_beat(s, t, energy_real(f, t)))) {
+            return;
+        }
+        for (uint32_t g = 0; g < f->n_lots; g++) {
+            if (f->lots[g].n > 0) {
+                offer(f, &f->lots[g], t);
+            }
+        }
+    }
+}
+
 int pl_frontier_plan(const pl_goal *goal, uint32_t n, const pl_pace paces[], uint32_t n_groups, const uint32_t budget[],
                      uint32_t n_times, const double times[], pl_lane lanes[], pl_lot lots[], pl_corner corners[],
                      uint32_t shares[], pl_frontier *out) {
@@ -538,7 +685,7 @@ int pl_frontier_plan(const pl_goal *goal, uint32_t n, const pl_pace paces[], uin
     if (status != PL_OK) {
         return status;
     }
-    fleet f = { lanes, lots, n_groups, 0.0, 0.0 };
+    fleet f = { lanes, lots, n_groups, 0.0, 0.0, 0.0 };
     pl_corner *spare = corners + 2 * (uint64_t)n + n_groups;
     line_up(n, paces, &f, lanes, spare);
     double t_min = 0.0, t_whole = 0.0, slack = 0.0;
@@ -556,11 +703,12 @@ int pl_frontier_plan(const pl_goal *goal, uint32_t n, const pl_pace paces[], uin
         out->slack_j += lot->inside_w * lot->slack;
     }
     out->slack_j += f.outside_w * slack;
+    f.margin_j = 1e-12 * rough_j(n, paces, budget, t_whole);
     out->n_corners = draw(&f, found, corners, spare, t_min);
     out->least_seconds = t_whole;
     out->least_j = corners[0].joules;
 
-    search s = { &f, goal->kind, goal->limit, false, { 0.0, 0.0, 0.0, false } };
+    search s = { &f, goal->kind, goal->limit, false, 0.0, 0.0 };
     if (s.goal == PL_GOAL_FACTOR) {
         s.goal = PL_GOAL_DEADLINE;
         s.limit = goal->limit * t_whole;
@@ -585,23 +733,26 @@ int pl_frontier_plan(const pl_goal *goal, uint32_t n, const pl_pace paces[], uin
     if (s.goal == PL_GOAL_BUDGET) {
         pl_corner safe = optimum(s.goal, s.limit - out->slack_j, corners, out->n_corners);
         consider(&s, safe.seconds + slack + 1e-6 * slack);
-        if (!s.any) { /* it may still be reached where joules are least */
-            search least = { &f, PL_GOAL_ENERGY, 0.0, false, { 0.0, 0.0, 0.0, false } };
-            look_around(&least, corners[0].seconds, n, slack);
-            for (uint32_t k = 0; k < n_times; k++) {
-                consider(&least, times[k]);
-            }
-            if (!(least.any && least.best.joules <= s.limit)) {
-                out->nearest = least.best.joules;
-                return PL_ERR_REACH;
-            }
-            s.best = least.best;
+    }
+    sweep(&s, corners, out->n_corners, n, t_whole);
+    if (!s.any) { /* a budget may still be reached where joules are least */
+        s.goal = PL_GOAL_ENERGY;
+        look_around(&s, corners[0].seconds, n, slack);
+        for (uint32_t k = 0; k < n_times; k++) {
+            consider(&s, times[k]);
+        }
+        sweep(&s, corners, out->n_corners, n, t_whole);
+        if (!(s.any && s.joules <= s.limit)) {
+            out->nearest = s.joules;
+            return PL_ERR_REACH;
         }
     }
-    plan p;
-    plan_at(&f, s.best.t, s.best.late, &p, shares);
-    out->seconds = p.seconds;
-    out->energy_j = p.joules;
+    for (uint32_t g = 0; g < n_groups; g++) {
+        double joules, ends;
+        fill_whole(lanes, &lots[g], lots[g].chosen, &joules, &ends, shares);
+    }
+    out->seconds = s.seconds;
+    out->energy_j = s.joules;
     return PL_OK;
 }
 

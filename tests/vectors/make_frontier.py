@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of the frontier and of the fit, from a replica in plain doubles in the same order of operations.
+"""Vectors of the frontier and of the fit, from a replica in plain doubles in the same order of operations. It tries
+all whole plans that can be best: each end of a sample, and until then each group's best split.
 
 That such plans are the right ones is shown elsewhere, against HiGHS and against all splits.
 """
@@ -226,67 +227,46 @@ class Fleet:
                 break
         return best
 
-    def plan_at(self, t: float, late: bool) -> tuple[float, float, dict[int, int]] | None:
-        seconds, joules = 0.0, self.base
-        shares: dict[int, int] = {}
-        for lot in self.lots:
-            end = t
-            if not lot.lanes:
-                continue
-            if lot.inside > 0.0:
-                end = lot.end(t) + (lot.slack + 1e-6 * lot.slack if late else 0.0)
-                end = min(max(end, lot.t_whole), t)
-            rest, more, ends, own = lot.fill_whole(end)
-            if rest:
-                return None
-            joules += lot.inside * ends + more
-            seconds = max(seconds, ends)
-            shares |= own
-        return seconds, joules + self.outside * seconds, shares
-
-    def around(self, t: float) -> list[float]:
-        times = [t, t + self.slack + 1e-6 * self.slack]
-        for lane in (lane for lot in self.lots for lane in lot.lanes):
-            v = (t - lane.a) / lane.tau
-            if 0.0 <= v < 4294967296.0:
-                times += [lane.a + lane.tau * float(d) for d in range(int(v) - 2, int(v) + 4) if d >= lane.least]
-        return times
-
-    def best(self, goal: int, limit: float, times: list[float]) -> tuple[float, float, dict[int, int]] | None:
+    def best(self, goal: int, limit: float) -> tuple[float, float, list[float]] | None:
+        """Return seconds, joules and each group's end of the best of all whole plans; None: the limit lets none."""
+        ends = sorted({lane.end(x) for lot in self.lots for lane in lot.lanes for x in range(lane.room + 1)})
+        own: list[tuple[float, float] | None] = [None] * len(self.lots)  # each group's best until then: joules, end
         best = None
-        for t in times:
-            for late in (False, True) if len(self.lots) > 1 else (False,):
-                p = self.plan_at(t, late)
-                if p is None or (goal == DEADLINE and p[0] > limit) or (goal == BUDGET and p[1] > limit):
-                    continue
-                if best is None or _rank(goal, p) < _rank(goal, best):
-                    best = p
+        for t in (end for end in ends if not (goal == DEADLINE and end > limit)):
+            for g, lot in enumerate(self.lots):
+                rest, more, end, _ = lot.fill_whole(t)
+                if not rest and t >= lot.low:
+                    fresh = more + lot.inside * end, end
+                    own[g] = min(own[g] or fresh, fresh)
+            seconds, joules = 0.0, self.base
+            for one in own:
+                joules += one[0] if one else 0.0
+                seconds = max(seconds, one[1] if one else 0.0)
+            joules += self.outside * seconds
+            if None not in own and not (goal == BUDGET and joules > limit):
+                found = seconds, joules, [one[1] for one in own if one]
+                best = found if best is None or _rank(goal, found) < _rank(goal, best) else best
         return best
 
-    def plan(self, kind: int, limit: float, times: list[float]) -> tuple[int, list[int], list[float]]:
+    def plan(self, kind: int, limit: float) -> tuple[int, list[int], list[float]]:
         goal = kind
         if kind == FACTOR:
             goal, limit = DEADLINE, limit * self.t_whole
         if goal == DEADLINE and limit < self.t_whole:
             return REACH, [0] * self.n, [1.0 if kind == FACTOR else self.t_whole]
-        real = self.optimum(goal, limit)
-        tries = [self.t_whole]
-        if goal != TIME:
-            tries += [*self.around(real[0]), *times]
-        tries += [limit] if goal == DEADLINE else []
-        if goal == BUDGET:
-            tries += [self.optimum(goal, limit - self.slack_j)[0] + self.slack + 1e-6 * self.slack]
-        found = self.best(goal, limit, tries)
+        real, found = self.optimum(goal, limit), self.best(goal, limit)
         if found is None:
-            found = self.best(ENERGY, 0.0, [*self.around(self.curve[0][0]), *times])
-            assert found is not None
-            if found[1] > limit:
-                return REACH, [0] * self.n, [found[1]]
-        seconds, joules, shares = found
+            least = self.best(ENERGY, 0.0)
+            assert least is not None
+            return REACH, [0] * self.n, [least[1]]
+        seconds, joules, ends = found
+        shares: dict[int, int] = {}
+        for lot, end in zip(self.lots, ends, strict=True):
+            shares |= lot.fill_whole(end)[3]
         return OK, [shares[i] for i in range(self.n)], [seconds, joules, *real, self.t_whole, self.curve[0][1]]
 
 
-def _rank(goal: int, plan: tuple[float, float, dict[int, int]]) -> tuple[float, float]:
+def _rank(goal: int, plan: tuple[float, float, list[float]]) -> tuple[float, float]:
     seconds, joules, _ = plan
     if goal in (TIME, BUDGET):
         return seconds, joules
@@ -327,7 +307,7 @@ def _rows(rng: random.Random) -> list[list[object]]:
         elif kind == BUDGET:
             limit = fleet.curve[0][1] * (0.8 if number % 5 == 0 else 1.05) + fleet.slack_j
         times = [fleet.t_whole * 1.1]
-        status, shares, figures = fleet.plan(kind, limit, times)
+        status, shares, figures = fleet.plan(kind, limit)
         n = len(boards)
         reals = [x for b in boards for x in (b.a, b.tau, b.f, b.eps, b.p, b.spared)] + [0.0] * 6 * (MOST - n)
         words = [x for b in boards for x in (b.least, b.most, b.group)] + [0] * 3 * (MOST - n)
