@@ -415,7 +415,8 @@ static void keep(search *s) {
         }
     }
     joules += f->outside_w * seconds;
-    if ((s->goal == PL_GOAL_DEADLINE && !(seconds <= s->limit)) || (s->goal == PL_GOAL_BUDGET && !(joules <= s->limit))) {
+    if ((s->goal == PL_GOAL_DEADLINE && !(seconds <= s->limit)) ||
+        (s->goal == PL_GOAL_BUDGET && !(joules <= s->limit))) {
         return;
     }
     bool by_time = s->goal == PL_GOAL_TIME || s->goal == PL_GOAL_BUDGET;
